@@ -1,0 +1,45 @@
+"""pfvm: an ONNX graph compiler. See README.md; every name here is loaded when it is first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Public name → module that defines it. `import pfvm` itself loads none of them.
+_HOME = {
+    "optimize": "pfvm.runtime.api",
+    "load": "pfvm.runtime.api",
+    "devices": "pfvm.runtime.device",
+    "compile": "pfvm.runtime.compiled",
+    "export": "pfvm.compiler.capture.export",
+    "CompiledFunction": "pfvm.runtime.compiled",
+    "Options": "pfvm.compiler.options",
+    "PfvmError": "pfvm.errors",
+}
+_SUBPACKAGES = ("compiler", "errors", "passes", "runtime", "tools")
+
+__all__ = ["CompiledFunction", "Options", "PfvmError", "compile", "devices", "export", "load", "optimize"]
+
+if TYPE_CHECKING:
+    from pfvm.compiler.capture.export import export
+    from pfvm.compiler.options import Options
+    from pfvm.errors import PfvmError
+    from pfvm.runtime.api import load, optimize
+    from pfvm.runtime.compiled import CompiledFunction, compile
+    from pfvm.runtime.device import devices
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"pfvm.{name}")
+    raise AttributeError(f"module 'pfvm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, *_SUBPACKAGES})

@@ -1,0 +1,1 @@
+"""What turns a program into a compiled graph: import, capture, the pass driver, export."""

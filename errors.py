@@ -1,0 +1,46 @@
+"""Every error that pfvm raises on purpose.
+
+Each message is one line that names the node, tensor or file, says what was expected and what to do about it. The
+command line prints the message and exits with 2; anything else that escapes is a bug in pfvm.
+"""
+
+from __future__ import annotations
+
+
+class PfvmError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class InvalidModelError(PfvmError):
+    """The model file or graph is not valid ONNX, or refers to data that is not there."""
+
+
+class UnsupportedOpError(PfvmError, NotImplementedError):
+    """An operator, or a form of it, that the chosen device or stage cannot handle. Names the node."""
+
+
+class InputError(PfvmError, ValueError):
+    """A call was made with a missing, unknown or ill-typed input. Names the input."""
+
+
+class OptionError(PfvmError, ValueError):
+    """An option, flag or device string that does not exist or has a bad value."""
+
+
+class NotBuiltError(PfvmError, NotImplementedError):
+    """A documented option or device that this version does not implement yet."""
+
+
+class MissingExtraError(PfvmError, ImportError):
+    """A feature needs an optional dependency. The message carries the pip command."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs the {extra!r} extra: pip install 'pfvm[{extra}]'")
+
+
+class CaptureError(PfvmError):
+    """A PyTorch function cannot be captured as a graph. Names the source line and what to write instead."""
+
+
+class MismatchError(PfvmError):
+    """Two models, or a model before and after a pass, do not agree."""

@@ -1,0 +1,1 @@
+"""Running compiled graphs: devices, executables and their backends."""

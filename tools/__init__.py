@@ -1,0 +1,1 @@
+"""The `pfvm` command and what it prints."""

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
-
 from pfvm.errors import InputError
 
 Dims = tuple[int | str | None, ...]

@@ -1,0 +1,200 @@
+"""`pfvm:cpu`: ONNX Runtime, with its session pinned so that it never trades accuracy for speed silently."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+from pfvm.errors import OptionError
+
+from .executable import TensorSpec, check_feeds, specs_of
+from .ort_errors import load_error, run_error
+from .ort_values import RAW_TYPES, from_ort, to_ort
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+# Optimizers that compute something else than the model says; a test shows each of them failing when it is on.
+#   MatmulTransposeFusion  Transpose → MatMul with a 1-D right side: FusedMatMul ignores the transposition
+DISABLED_OPTIMIZERS = ("MatmulTransposeFusion",)
+
+SESSION_CONFIG = {
+    # DequantizeLinear → MatMul becomes MatMulNBits, whose default level 4 rounds the activations to int8. 1 = float32.
+    "session.qdq_matmulnbits_accuracy_level": "1",
+    # On x86 without VNNI, uint8 by int8 products saturate at 16 bits unless this asks for the exact kernels.
+    "session.x64quantprecision": "1",
+}
+
+# Initializers from this size on are handed over as memory instead of going through protobuf (which ends at 2 GiB).
+_SHARED_BYTES = 1 << 20
+
+
+class OrtExecutable:
+    """A model in an ONNX Runtime session on the CPU.
+
+    model: an ir.Model (not changed), a path, or the bytes of a file.
+    threads: threads inside an operator; None leaves the choice to ONNX Runtime (the number of cores).
+    custom_ops_library: path of a shared library with custom operators.
+    optimize: False runs the graph exactly as written (the oracle's setting).
+
+    Raises UnsupportedOpError (unknown operator, no kernel), InvalidModelError, OptionError (bad library).
+    """
+
+    device = "pfvm:cpu"
+
+    def __init__(
+        self,
+        model: ir.Model | str | os.PathLike[str] | bytes,
+        *,
+        threads: int | None = None,
+        custom_ops_library: str | os.PathLike[str] | None = None,
+        optimize: bool = True,
+    ) -> None:
+        self._model = model if isinstance(model, ir.Model) else None
+        options = session_options(threads=threads, custom_ops_library=custom_ops_library, optimize=optimize)
+        self._session, self._memory = _open(model, options, self.device)
+        if isinstance(model, ir.Model):
+            self.inputs, self.optional_inputs, self.outputs = specs_of(model)
+        else:
+            self.inputs = tuple(_session_spec(v) for v in self._session.get_inputs())
+            self.optional_inputs = tuple(_session_spec(v) for v in self._session.get_overridable_initializers())
+            self.outputs = tuple(_session_spec(v) for v in self._session.get_outputs())
+        self._output_names = [s.name for s in self.outputs]
+        self._raw_outputs = any(_is_raw(v.type) for v in self._session.get_outputs())
+
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Feeds and results by name, as the Executable protocol says; safe from several threads."""
+        values = check_feeds(self.inputs, self.optional_inputs, feeds)
+        raw = self._raw_outputs or any(_is_raw_array(v) for v in values.values())
+        try:
+            if raw and all(isinstance(v, np.ndarray) for v in values.values()):
+                arguments = {name: to_ort(v) for name, v in values.items()}
+                results = [from_ort(v) for v in self._session.run_with_ort_values(self._output_names, arguments)]
+            else:
+                results = self._session.run(self._output_names, values)
+        except Exception as error:
+            raise run_error(error, self._model, self.device) from error
+        return dict(zip(self._output_names, results))
+
+
+def evaluate(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs the graph once exactly as written, on one thread: for constant folding and as the oracle."""
+    return OrtExecutable(model, threads=1, optimize=False)(feeds)
+
+
+def session_options(
+    *, threads: int | None = None, custom_ops_library: str | os.PathLike[str] | None = None, optimize: bool = True
+) -> onnxruntime.SessionOptions:
+    """Session options with everything pinned that could change results."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    options.use_deterministic_compute = True
+    options.log_severity_level = 4  # errors arrive as exceptions; ORT's own lines on stderr would repeat them
+    options.intra_op_num_threads = threads or 0
+    options.inter_op_num_threads = 1
+    for key, value in SESSION_CONFIG.items():
+        options.add_session_config_entry(key, value)
+    if custom_ops_library is not None:
+        _register(options, os.fspath(custom_ops_library))
+    return options
+
+
+def _register(options: onnxruntime.SessionOptions, library: str) -> None:
+    if not os.path.isfile(library):
+        raise OptionError(f"custom operator library {library!r} does not exist")
+    try:
+        options.register_custom_ops_library(os.path.abspath(library))
+    except Exception as error:
+        raise OptionError(f"{library!r} is not a custom operator library for ONNX Runtime: {error}") from error
+
+
+def _open(
+    model: ir.Model | str | os.PathLike[str] | bytes, options: onnxruntime.SessionOptions, device: str
+) -> tuple[onnxruntime.InferenceSession, list[onnxruntime.OrtValue]]:
+    """The session, and the memory that it borrows."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4)
+    memory: list[onnxruntime.OrtValue] = []
+    source: str | bytes
+    if isinstance(model, ir.Model):
+        shared = _shared_initializers(model)
+        memory = [to_ort(tensor.numpy()) for tensor in shared.values()]
+        if shared:
+            options.add_external_initializers(list(shared), [v._ortvalue for v in memory])
+        source = _serialize(model, shared)
+    else:
+        source = model if isinstance(model, bytes) else os.fspath(model)
+    try:
+        session = onnxruntime.InferenceSession(
+            source, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(DISABLED_OPTIMIZERS)
+        )
+    except Exception as error:
+        raise load_error(error, model if isinstance(model, ir.Model) else None, device) from error
+    return session, memory
+
+
+def _shared_initializers(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    found = {name: v.const_value for name, v in model.graph.initializers.items()}
+    return {n: t for n, t in found.items() if t is not None and t.nbytes >= _SHARED_BYTES and t.dtype != _STRING}
+
+
+_STRING = ir.DataType.STRING
+
+
+def _serialize(model: ir.Model, shared: Mapping[str, ir.TensorProtocol]) -> bytes:
+    """The model's bytes; tensors in `shared` and on disk are left out of the file or read into it."""
+    graphs = [model.graph, *model.graph.subgraphs()]
+    on_disk = any(isinstance(v.const_value, ir.ExternalTensor) for g in graphs for v in g.initializers.values())
+    if shared or on_disk:
+        model = model.clone()
+        for graph in (model.graph, *model.graph.subgraphs()):
+            for value in graph.initializers.values():
+                value.const_value = _portable(value, shared if graph is model.graph else {})
+    return ir.to_proto(model).SerializeToString()
+
+
+def _portable(value: ir.Value, shared: Mapping[str, ir.TensorProtocol]) -> ir.TensorProtocol | None:
+    tensor, name = value.const_value, value.name or ""
+    if tensor is not None and name in shared:
+        # Only the reference is written: ORT takes the data from add_external_initializers.
+        return ir.ExternalTensor("memory", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape), name=name)
+    if isinstance(tensor, ir.ExternalTensor):
+        return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+    return tensor
+
+
+def _is_raw(type_text: str) -> bool:
+    dtype = _dtype(type_text.removeprefix("tensor(").removesuffix(")"))
+    return type_text.startswith("tensor(") and dtype in RAW_TYPES
+
+
+def _is_raw_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind not in "biufcOUST"
+
+
+def _session_spec(value: onnxruntime.NodeArg) -> TensorSpec:
+    """The spec that ORT itself reports; its types read "tensor(float)", "seq(tensor(int64))", "map(string,…)"."""
+    text, kinds = value.type, []
+    for prefix, kind in (("optional(", "optional"), ("seq(", "sequence"), ("map(", "map")):
+        if text.startswith(prefix):
+            kinds.append(kind)
+            text = text.removeprefix(prefix).removesuffix(")")
+    is_tensor = text.startswith("tensor(") and "map" not in kinds
+    dtype = _dtype(text.removeprefix("tensor(").removesuffix(")")) if is_tensor else None
+    shape = (
+        tuple(None if d == "" else d for d in value.shape)
+        if is_tensor and not kinds and value.shape is not None
+        else None
+    )
+    return TensorSpec(value.name, dtype, shape, " ".join(kinds) or "tensor")
+
+
+def _dtype(text: str) -> ir.DataType | None:
+    return ir.DataType.__members__.get(text.upper())

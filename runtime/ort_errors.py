@@ -1,0 +1,98 @@
+"""ONNX Runtime's exceptions as pfvm's: one line, with the node that failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import onnx_ir as ir
+from pfvm.errors import InputError, InvalidModelError, PfvmError, UnsupportedOpError
+
+_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : (?P<code>\w+) : ")
+_NO_KERNEL = re.compile(
+    r"Could not find an implementation for (?:node )?(?P<op>[\w.:]+?)(?:\((?P<version>\d+)\))? "
+    r"node with name '(?P<name>[^']*)'"
+)
+_UNKNOWN_OP = (
+    re.compile(r"In Node, \(\"(?P<name>[^\"]*)\", (?P<op>\w+), \"(?P<domain>[^\"]*)\".*No Op registered", re.S),
+    re.compile(r"(?P<domain>[\w.]*):(?P<op>\w+)\((?P<version>-?\d+)\) is not a registered function/op"),
+    re.compile(r"No opset import for domain '(?P<domain>[^']*)'"),
+)
+_RUNNING = re.compile(
+    r"Non-zero status code returned while running (?P<op>\w+) node\. "
+    r"Name:'(?P<name>[^']*)' Status Message: (?P<why>.*)",
+    re.S,
+)
+_SOURCE = re.compile(r"\S*onnxruntime\S*\.(?:cc|h|cpp):\d+ .*?(?=[A-Z][a-z]+ |\S+ was false|$)", re.S)
+
+
+def load_error(error: Exception, model: ir.Model | None, device: str) -> PfvmError:
+    """The pfvm error for a failed session creation."""
+    text = str(error)
+    match = _NO_KERNEL.search(text)
+    if match:
+        node = describe_node(model, match["op"], match["name"])
+        return UnsupportedOpError(
+            f"{device}: no kernel for {node} at version {match['version'] or '?'} and its types; use another device or "
+            "cast the inputs"
+        )
+    for pattern in _UNKNOWN_OP:
+        match = pattern.search(text)
+        if match:
+            return UnsupportedOpError(f"{device}: {_unknown(match, model)}")
+    if "NOT_IMPLEMENTED" in text or "under development" in text:
+        return UnsupportedOpError(f"{device}: {_clean(text)}")
+    return InvalidModelError(f"{device}: cannot load the model: {_clean(text)}")
+
+
+def run_error(error: Exception, model: ir.Model | None, device: str) -> PfvmError:
+    """The pfvm error for a failed run: the feeds fit the signature, so their values (or sizes) do not fit a node."""
+    text = str(error)
+    match = _RUNNING.search(text)
+    if match:
+        where = describe_node(model, match["op"], match["name"])
+        why = _clean(match["why"])
+    else:
+        where, why = "the model", _clean(text)
+    if "NOT_IMPLEMENTED" in text or "not implemented" in text.lower():
+        return UnsupportedOpError(f"{device}: {where}: {why}")
+    if "Failed to allocate memory" in text or "bad_alloc" in text:
+        return PfvmError(f"{device}: out of memory in {where}: {why}")
+    return InputError(f"{device}: {where} failed on these inputs: {why}")
+
+
+def describe_node(model: ir.Model | None, op_type: str, name: str) -> str:
+    """ "node 'fc1' (Gemm), from model.py:42"; an unnamed node is known by its output where only one fits."""
+    nodes = [n for n in _nodes(model) if n.op_type == op_type and (n.name or "") == name] if model else []
+    source = nodes[0].metadata_props.get("pfvm.source") if len(nodes) == 1 else None
+    tail = f", from {source}" if source else ""
+    if name:
+        return f"node {name!r} ({op_type}){tail}"
+    if len(nodes) == 1 and nodes[0].outputs:
+        return f"the {op_type} node that computes {nodes[0].outputs[0].name!r}{tail}"
+    return f"an unnamed {op_type} node"
+
+
+def _unknown(match: re.Match[str], model: ir.Model | None) -> str:
+    groups = match.groupdict()
+    domain = groups.get("domain") or "ai.onnx"
+    if "op" not in groups:
+        return f"the model uses domain {domain!r} without importing an opset of it"
+    candidates = [n for n in _nodes(model) if n.op_type == groups["op"]] if model else []
+    name = groups.get("name") or (candidates[0].name if candidates else "") or ""
+    node = describe_node(model, groups["op"], name)
+    hint = "load its library with --custom-ops-lib" if domain != "ai.onnx" else "check the op's name and the opset"
+    return f"{node}: no operator {groups['op']!r} in domain {domain!r}; {hint}"
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
+
+
+def _clean(text: str) -> str:
+    """First sentence of ORT's text without its code prefix and its own source locations."""
+    text = _PREFIX.sub("", text.strip())
+    text = _SOURCE.sub("", text)
+    return " ".join(text.split())[:400]

@@ -12,20 +12,23 @@ from pfvm.errors import OptionError
 
 from .executable import TensorSpec, check_feeds, specs_of
 from .ort_errors import load_error, run_error
-from .ort_values import RAW_TYPES, from_ort, to_ort
+from .ort_values import RAW_TYPES, from_ort, is_extension, to_ort
 
 if TYPE_CHECKING:
     import onnxruntime
 
 # Optimizers that compute something else than the model says; a test shows each of them failing when it is on.
-#   MatmulTransposeFusion  Transpose → MatMul with a 1-D right side: FusedMatMul ignores the transposition
-DISABLED_OPTIMIZERS = ("MatmulTransposeFusion",)
+DISABLED_OPTIMIZERS = (
+    "MatmulTransposeFusion",  # Transpose → MatMul with a 1-D right side: FusedMatMul ignores the transposition
+    "AttentionFusion",  # takes every mask value but 0 for 1, where the graph computes (1 - mask) * -10000
+)
+# QDQ groups become integer kernels: results move by a quantization step. Off unless asked for.
+_INTEGER_KERNELS = "QDQSelectorActionTransformer"
 
 SESSION_CONFIG = {
-    # DequantizeLinear → MatMul becomes MatMulNBits, whose default level 4 rounds the activations to int8. 1 = float32.
+    # With integer kernels, DequantizeLinear → MatMul becomes MatMulNBits, whose default level 4 rounds the activations
+    # to int8, which the model never said. 1 = float32.
     "session.qdq_matmulnbits_accuracy_level": "1",
-    # On x86 without VNNI, uint8 by int8 products saturate at 16 bits unless this asks for the exact kernels.
-    "session.x64quantprecision": "1",
 }
 
 # Initializers from this size on are handed over as memory instead of going through protobuf (which ends at 2 GiB).
@@ -39,6 +42,8 @@ class OrtExecutable:
     threads: threads inside an operator; None leaves the choice to ONNX Runtime (the number of cores).
     custom_ops_library: path of a shared library with custom operators.
     optimize: False runs the graph exactly as written (the oracle's setting).
+    integer_kernels: True lets QuantizeLinear/DequantizeLinear groups run on int8 kernels: faster, and a quantization
+        step off here and there. By default such a graph computes in float, as it is written.
 
     Raises UnsupportedOpError (unknown operator, no kernel), InvalidModelError, OptionError (bad library).
     """
@@ -52,10 +57,12 @@ class OrtExecutable:
         threads: int | None = None,
         custom_ops_library: str | os.PathLike[str] | None = None,
         optimize: bool = True,
+        integer_kernels: bool = False,
     ) -> None:
         self._model = model if isinstance(model, ir.Model) else None
         options = session_options(threads=threads, custom_ops_library=custom_ops_library, optimize=optimize)
-        self._session, self._memory = _open(model, options, self.device)
+        disabled = [*DISABLED_OPTIMIZERS, *([] if integer_kernels else [_INTEGER_KERNELS])]
+        self._session, self._memory = _open(model, options, disabled)
         if isinstance(model, ir.Model):
             self.inputs, self.optional_inputs, self.outputs = specs_of(model)
         else:
@@ -115,7 +122,7 @@ def _register(options: onnxruntime.SessionOptions, library: str) -> None:
 
 
 def _open(
-    model: ir.Model | str | os.PathLike[str] | bytes, options: onnxruntime.SessionOptions, device: str
+    model: ir.Model | str | os.PathLike[str] | bytes, options: onnxruntime.SessionOptions, disabled: list[str]
 ) -> tuple[onnxruntime.InferenceSession, list[onnxruntime.OrtValue]]:
     """The session, and the memory that it borrows."""
     import onnxruntime
@@ -127,16 +134,16 @@ def _open(
         shared = _shared_initializers(model)
         memory = [to_ort(tensor.numpy()) for tensor in shared.values()]
         if shared:
-            options.add_external_initializers(list(shared), [v._ortvalue for v in memory])
+            options.add_external_initializers(list(shared), memory)
         source = _serialize(model, shared)
     else:
         source = model if isinstance(model, bytes) else os.fspath(model)
     try:
         session = onnxruntime.InferenceSession(
-            source, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(DISABLED_OPTIMIZERS)
+            source, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
         )
     except Exception as error:
-        raise load_error(error, model if isinstance(model, ir.Model) else None, device) from error
+        raise load_error(error, model if isinstance(model, ir.Model) else None, OrtExecutable.device) from error
     return session, memory
 
 
@@ -176,7 +183,7 @@ def _is_raw(type_text: str) -> bool:
 
 
 def _is_raw_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind not in "biufcOUST"
+    return isinstance(value, np.ndarray) and is_extension(value)
 
 
 def _session_spec(value: onnxruntime.NodeArg) -> TensorSpec:

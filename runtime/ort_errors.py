@@ -40,7 +40,7 @@ def load_error(error: Exception, model: ir.Model | None, device: str) -> PfvmErr
         match = pattern.search(text)
         if match:
             return UnsupportedOpError(f"{device}: {_unknown(match, model)}")
-    if "NOT_IMPLEMENTED" in text or "under development" in text:
+    if any(mark in text for mark in ("NOT_IMPLEMENTED", "under development", "Exception during initialization")):
         return UnsupportedOpError(f"{device}: {_clean(text)}")
     return InvalidModelError(f"{device}: cannot load the model: {_clean(text)}")
 

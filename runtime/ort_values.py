@@ -22,12 +22,17 @@ RAW_TYPES = frozenset(
 )
 
 
+def is_extension(array: np.ndarray) -> bool:
+    """True for the types of ml_dtypes. Their `kind` does not tell: float8_e5m2 says "f"."""
+    return array.dtype.isbuiltin == 2
+
+
 def to_ort(array: np.ndarray) -> onnxruntime.OrtValue:
     """An OrtValue over the array's memory where the layout allows it, else over a packed copy."""
     import onnxruntime
 
     array = np.asarray(array, order="C")  # not ascontiguousarray: that turns a scalar into a vector
-    if array.dtype.kind in "biufcOUS":
+    if not is_extension(array):
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
     dtype = ir.DataType.from_numpy(array.dtype)
     if dtype.bitwidth < 8:

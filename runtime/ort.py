@@ -12,6 +12,7 @@ from pfvm.errors import OptionError
 
 from .executable import TensorSpec, check_feeds, specs_of
 from .ort_errors import load_error, run_error
+from .ort_model import external_folder, large_initializers, serialize
 from .ort_values import RAW_TYPES, from_ort, is_extension, to_ort
 
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ SESSION_CONFIG = {
     # to int8, which the model never said. 1 = float32.
     "session.qdq_matmulnbits_accuracy_level": "1",
 }
-
-# Initializers from this size on are handed over as memory instead of going through protobuf (which ends at 2 GiB).
-_SHARED_BYTES = 1 << 20
 
 
 class OrtExecutable:
@@ -131,11 +129,14 @@ def _open(
     memory: list[onnxruntime.OrtValue] = []
     source: str | bytes
     if isinstance(model, ir.Model):
-        shared = _shared_initializers(model)
+        shared = large_initializers(model)
         memory = [to_ort(tensor.numpy()) for tensor in shared.values()]
         if shared:
             options.add_external_initializers(list(shared), memory)
-        source = _serialize(model, shared)
+        folder = external_folder(model)
+        if folder is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        source = serialize(model, shared)
     else:
         source = model if isinstance(model, bytes) else os.fspath(model)
     try:
@@ -145,36 +146,6 @@ def _open(
     except Exception as error:
         raise load_error(error, model if isinstance(model, ir.Model) else None, OrtExecutable.device) from error
     return session, memory
-
-
-def _shared_initializers(model: ir.Model) -> dict[str, ir.TensorProtocol]:
-    found = {name: v.const_value for name, v in model.graph.initializers.items()}
-    return {n: t for n, t in found.items() if t is not None and t.nbytes >= _SHARED_BYTES and t.dtype != _STRING}
-
-
-_STRING = ir.DataType.STRING
-
-
-def _serialize(model: ir.Model, shared: Mapping[str, ir.TensorProtocol]) -> bytes:
-    """The model's bytes; tensors in `shared` and on disk are left out of the file or read into it."""
-    graphs = [model.graph, *model.graph.subgraphs()]
-    on_disk = any(isinstance(v.const_value, ir.ExternalTensor) for g in graphs for v in g.initializers.values())
-    if shared or on_disk:
-        model = model.clone()
-        for graph in (model.graph, *model.graph.subgraphs()):
-            for value in graph.initializers.values():
-                value.const_value = _portable(value, shared if graph is model.graph else {})
-    return ir.to_proto(model).SerializeToString()
-
-
-def _portable(value: ir.Value, shared: Mapping[str, ir.TensorProtocol]) -> ir.TensorProtocol | None:
-    tensor, name = value.const_value, value.name or ""
-    if tensor is not None and name in shared:
-        # Only the reference is written: ORT takes the data from add_external_initializers.
-        return ir.ExternalTensor("memory", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape), name=name)
-    if isinstance(tensor, ir.ExternalTensor):
-        return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
-    return tensor
 
 
 def _is_raw(type_text: str) -> bool:

@@ -1,0 +1,71 @@
+"""An ir.Model as the bytes that ONNX Runtime loads, with the large weights left out: it takes those from memory.
+
+Protobuf ends at 2 GiB and would copy every weight twice. The model itself is not changed and not cloned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+# Initializers from this size on are handed over as memory.
+_LARGE_BYTES = 1 << 20
+
+
+def large_initializers(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    """The main graph's initializers of at least 1 MiB (never strings, which have no memory of their own)."""
+    found = {name: v.const_value for name, v in model.graph.initializers.items()}
+    return {
+        name: tensor
+        for name, tensor in found.items()
+        if tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes >= _LARGE_BYTES
+    }
+
+
+def external_folder(model: ir.Model) -> str | None:
+    """Where the external data of nested graphs lies (that of the main graph is read or handed over), or None."""
+    for graph in model.graph.subgraphs():
+        for value in graph.initializers.values():
+            if graph is not model.graph and isinstance(value.const_value, ir.ExternalTensor):
+                return str(value.const_value.base_dir)
+    return None
+
+
+def serialize(model: ir.Model, shared: Mapping[str, ir.TensorProtocol]) -> bytes:
+    """The model's bytes. Tensors in `shared` are written as references only; other external data is read in."""
+    initializers = model.graph.initializers
+    replaced = {
+        name: _Overlay(value, const_value=_portable(name, value.const_value, name in shared))
+        for name, value in initializers.items()
+        if name in shared or isinstance(value.const_value, ir.ExternalTensor)
+    }
+    if not replaced:
+        return ir.serde.serialize_model(model).SerializeToString()
+    graph = _Overlay(model.graph, initializers={**initializers, **replaced})
+    view: Any = _Overlay(model, graph=graph)
+    return ir.serde.serialize_model(view).SerializeToString()
+
+
+def _portable(name: str, tensor: Any, shared: bool) -> ir.TensorProtocol:
+    if shared:
+        return ir.ExternalTensor("memory", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape), name=name)
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+
+
+class _Overlay:
+    """An object seen with some attributes replaced: serialization reads the model without the model being touched."""
+
+    def __init__(self, base: Any, **replaced: Any) -> None:
+        self._base = base
+        self.__dict__.update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._base, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._base)
+
+    def __len__(self) -> int:
+        return len(self._base)

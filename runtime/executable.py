@@ -12,6 +12,10 @@ from pfvm.errors import InputError
 Dims = tuple[int | str | None, ...]
 
 
+# Exporters write these for "any size"; two such dims need not be equal.
+_UNNAMED = (None, "", "?", "-1", "None")
+
+
 class TensorSpec(NamedTuple):
     """Name and type of one graph input or output.
 
@@ -83,7 +87,7 @@ def spec_of(value: ir.Value) -> TensorSpec:
 def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
     if isinstance(dim, int):
         return dim if dim >= 0 else None  # old files write -1 for "unknown"
-    return dim.value or None
+    return None if dim.value in _UNNAMED else dim.value
 
 
 def check_feeds(

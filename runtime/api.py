@@ -1,0 +1,65 @@
+"""pfvm.optimize and pfvm.load: a model in whatever form it comes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import onnx
+import onnx_ir as ir
+
+from pfvm.compiler.driver import compile_model
+from pfvm.compiler.exporter import to_proto
+from pfvm.compiler.importer import read_model
+from pfvm.compiler.options import Options
+from pfvm.errors import InputError, OptionError
+
+from .device import Device, load_executable
+from .ort import evaluate
+
+if TYPE_CHECKING:
+    from pfvm.compiler.driver import CompileResult
+
+    from .executable import Executable
+
+Model = TypeVar("Model", str, os.PathLike, onnx.ModelProto, ir.Model)
+
+
+def optimize(model: Model, **options: Any) -> Model:
+    """Compiles a model and returns it in the form in which it came; the argument is not changed.
+
+    model: a path (then `output=` is required, and returned), an onnx.ModelProto, or an onnx_ir.Model.
+    options: the fields of pfvm.Options, as on the command line: opt_level=2, disable=["fold-constants"], artifacts=DIR …
+
+    Raises InvalidModelError, UnsupportedOpError (an unknown op of ai.onnx), OptionError; with a path, a failure leaves
+    an existing output as it was.
+    """
+    if not isinstance(model, (str, os.PathLike, onnx.ModelProto, ir.Model)):
+        raise InputError(f"optimize takes a path, a ModelProto or an onnx_ir.Model, got {type(model).__name__}")
+    parsed = Options.parse(options)
+    is_path = isinstance(model, (str, os.PathLike))
+    if is_path and parsed.output is None:
+        raise OptionError("optimize(path) needs output=PATH for the compiled file")
+    result = compile_source(model, parsed)
+    if is_path:
+        return type(model)(parsed.output) if isinstance(model, str) else parsed.output  # type: ignore[return-value]
+    return to_proto(result.model) if isinstance(model, onnx.ModelProto) else result.model  # type: ignore[return-value]
+
+
+def compile_source(source: Any, options: Options) -> CompileResult:
+    """Reads a model, compiles it with ONNX Runtime as the folding engine and writes what the options ask for."""
+    return compile_model(read_model(source), options, evaluate=evaluate)
+
+
+def load(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model,
+    device: str | Device = "pfvm:cpu",
+    **options: Any,
+) -> Executable:
+    """Loads a model on a device: `exe({"x": array}) -> {"y": array}`.
+
+    The model runs as it is; call `optimize` first to compile it. options: see `load_executable`.
+
+    Raises InvalidModelError, UnsupportedOpError (names the node), OptionError, NotBuiltError, MissingExtraError.
+    """
+    return load_executable(read_model(model), device, **options)

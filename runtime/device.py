@@ -1,0 +1,118 @@
+"""Device strings ("pfvm:cpu", "xla:tpu@v5e:1x1") and the backend behind each."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pfvm.errors import MissingExtraError, NotBuiltError, OptionError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from .executable import Executable
+
+Status = Literal["ready", "missing", "not built"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device. `topology` is what follows "@": the chips to compile for when none is attached."""
+
+    name: str
+    backend: str  # "pfvm", "xla" or "mncore2"
+    platform: str  # "cpu", "cuda", "tpu", "emu", "auto"
+    note: str
+    extra: str | None = None  # the pip extra that it needs
+    module: str | None = None  # the module that this extra brings
+    built: bool = True
+    topology: str | None = None
+
+    @property
+    def status(self) -> Status:
+        """ "ready"; "missing" when its extra is not installed; "not built" when this version has no such backend."""
+        if not self.built:
+            return "not built"
+        if self.module is not None and importlib.util.find_spec(self.module) is None:
+            return "missing"
+        return "ready"
+
+    @property
+    def advice(self) -> str:
+        """What to do where the status is not "ready", else what the device is."""
+        if self.status == "missing":
+            return f"{self.note}; install it with: pip install 'pfvm[{self.extra}]'"
+        return self.note
+
+    def require(self) -> None:
+        """Raises MissingExtraError or NotBuiltError unless the device is ready."""
+        status = self.status
+        if status == "missing":
+            raise MissingExtraError(f"device {self.name}", self.extra or "")
+        if status == "not built":
+            ready = ", ".join(d.name for d in _TABLE if d.status == "ready")
+            raise NotBuiltError(f"device {self.name} is not built in this version ({self.note}); ready here: {ready}")
+
+
+_TABLE = (
+    Device("pfvm:cpu", "pfvm", "cpu", "ONNX Runtime on the CPU"),
+    Device("xla:cpu", "xla", "cpu", "XLA on the CPU, through JAX", extra="xla", module="jax"),
+    Device("pfvm:cuda", "pfvm", "cuda", "ONNX Runtime on an NVIDIA GPU", built=False),
+    Device("xla:cuda", "xla", "cuda", "XLA on an NVIDIA GPU", built=False),
+    Device(
+        "xla:tpu", "xla", "tpu", "XLA on a TPU; xla:tpu@TOPOLOGY compiles for one that is not attached", built=False
+    ),
+    Device("mncore2:emu", "mncore2", "emu", "emulated MN-Core 2: the planned graph in numpy", built=False),
+    Device("mncore2:auto", "mncore2", "auto", "MN-Core 2, emulated where there is no board", built=False),
+)
+_BY_NAME = {device.name: device for device in _TABLE}
+
+
+def devices() -> list[Device]:
+    """Every known device, ready or not. Loads no backend."""
+    return list(_TABLE)
+
+
+def parse_device(text: str | Device) -> Device:
+    """The device that a string names. Raises OptionError, with the list of known devices, for an unknown one."""
+    if isinstance(text, Device):
+        return text
+    name, at, topology = text.partition("@")
+    device = _BY_NAME.get(name)
+    if device is None:
+        raise OptionError(f"unknown device {text!r}; known devices: {', '.join([*_BY_NAME, 'xla:tpu@TOPOLOGY'])}")
+    if not at:
+        return device
+    if device.platform != "tpu" or not topology:
+        raise OptionError(f"device {text!r}: only xla:tpu takes a topology, as in xla:tpu@v5e:1x1")
+    return Device(text, device.backend, device.platform, device.note, built=device.built, topology=topology)
+
+
+def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **options: Any) -> Executable:
+    """Loads a model (not changed) on a device.
+
+    options go to the backend: threads, custom_ops_library, integer_kernels for pfvm:cpu; max_compilations for xla:cpu. Raises OptionError for an
+    unknown device or option, NotBuiltError, MissingExtraError, and what the backend raises for the model.
+    """
+    device = parse_device(device)
+    device.require()
+    if device.backend == "xla":
+        from .xla.executable import XlaExecutable
+
+        _refuse_unknown(device, options, ("max_compilations",))
+        return XlaExecutable(model, platform=device.platform, **options)
+    from .ort import OrtExecutable
+
+    _refuse_unknown(device, options, ("threads", "custom_ops_library", "optimize", "integer_kernels"))
+    return OrtExecutable(model, **options)
+
+
+def _refuse_unknown(device: Device, options: dict[str, Any], known: tuple[str, ...]) -> None:
+    """None means "not given", so that the command line can pass all its flags."""
+    for name in [n for n, value in options.items() if value is None]:
+        del options[name]
+    for name in options:
+        if name not in known:
+            have = ", ".join(known) or "none"
+            raise OptionError(f"device {device.name} has no option {name!r}; its options: {have}")

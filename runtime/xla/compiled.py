@@ -1,0 +1,141 @@
+"""Compiles a segment for the shapes and values that it is called with, and keeps the executables."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import onnx_ir as ir
+from pfvm.errors import PfvmError, UnsupportedOpError
+
+from .context import NeedsValue, Scope, describe
+from .interpreter import Interpreter
+from .segments import Segment
+from .specialize import Specialization, backward_slice
+from .weights import Weights
+
+# A run-time input is specialised on only where it can be shape data: every new value compiles again.
+_MAX_INTEGER_ELEMENTS = 1024
+_MAX_FLOAT_ELEMENTS = 16
+
+Key = tuple[tuple[Any, ...], ...]
+InterpreterFactory = Callable[[Mapping[ir.Value, Any], set[ir.Value]], Interpreter]
+
+
+class SegmentRunner:
+    """One segment with its executables, keyed by input shapes and the values of specialised inputs."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        model: ir.Model,
+        weights: Weights,
+        interpreter: InterpreterFactory,
+        device: jax.Device,
+        device_name: str,
+        max_compilations: int,
+    ) -> None:
+        self._segment = segment
+        self._opsets = model.graph.opset_imports
+        self._functions = dict(model.functions)
+        self._weights = weights
+        self._interpreter = interpreter
+        self._device = device
+        self._device_name = device_name
+        self._max_compilations = max_compilations
+        self._specialization = Specialization()
+        self._executables: dict[Key, Callable[[Mapping[ir.Value, Any]], dict[ir.Value, Any]]] = {}
+        self._lock = threading.Lock()
+        self._arguments = [v for v in weights.arguments() if v not in segment.inputs]
+
+    @property
+    def compilations(self) -> int:
+        return len(self._executables)
+
+    def __call__(self, env: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
+        """Run on the values of `env`; state that it lacks is taken from the model. Returns the segment's outputs."""
+        values = {v: self._value(v, env) for v in self._segment.inputs}
+        executable = self._executables.get(self._key(values))
+        if executable is None:
+            with self._lock:
+                executable = self._executables.get(self._key(values)) or self._compile(values)
+        return executable(values)
+
+    def _value(self, value: ir.Value, env: Mapping[ir.Value, Any]) -> Any:
+        return env[value] if value in env else self._weights.on_device(value, self._device)
+
+    def _key(self, values: Mapping[ir.Value, Any]) -> Key:
+        special = self._specialization.inputs
+        return tuple(
+            ("value", np.shape(x), np.asarray(x).tobytes()) if v in special else ("shape", x.dtype.name, x.shape)
+            for v, x in values.items()
+        )
+
+    def _compile(self, values: Mapping[ir.Value, Any]) -> Callable[[Mapping[ir.Value, Any]], dict[ir.Value, Any]]:
+        if len(self._executables) >= self._max_compilations:
+            raise PfvmError(
+                f"{self._device_name}: this model was compiled for {self._max_compilations} different input shapes or "
+                f"values{self._specialised_names()}, the limit; pad inputs to fewer shapes or raise max_compilations"
+            )
+        while True:
+            special = frozenset(self._specialization.inputs)
+            try:
+                executable = self._build(values, special)
+            except NeedsValue as request:
+                self._specialise(request, values)
+                continue
+            self._executables[self._key(values)] = executable
+            return executable
+
+    def _build(
+        self, values: Mapping[ir.Value, Any], special: frozenset[ir.Value]
+    ) -> Callable[[Mapping[ir.Value, Any]], dict[ir.Value, Any]]:
+        known = {v: np.asarray(x) for v, x in values.items() if v in special}
+        traced = [v for v in values if v not in special]
+        outputs = self._segment.outputs
+
+        def function(inputs: list[jax.Array], weights: list[jax.Array]) -> list[Any]:
+            interpreter = self._interpreter(dict(zip(self._arguments, weights)), self._specialization.forced)
+            scope = Scope(self._opsets, {**known, **dict(zip(traced, inputs))})
+            interpreter.run(self._segment.nodes, scope)
+            return [interpreter.read(v, scope) for v in outputs]
+
+        weights = [self._weights.on_device(v, self._device) for v in self._arguments]
+        structs = [jax.ShapeDtypeStruct(values[v].shape, values[v].dtype) for v in traced]
+        sharding = jax.sharding.SingleDeviceSharding(self._device)
+        # Weights that the shapes at hand leave unused are dropped from the executable by jit itself.
+        compiled = jax.jit(function, in_shardings=sharding, out_shardings=sharding).lower(structs, weights).compile()
+
+        def run(values: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
+            return dict(zip(outputs, compiled([values[v] for v in traced], weights)))
+
+        return run
+
+    def _specialise(self, request: NeedsValue, values: Mapping[ir.Value, Any]) -> None:
+        needed = backward_slice(request, self._weights, self._functions)
+        for value in needed.inputs:
+            array = values.get(value)
+            if array is None or not _may_specialise(array):
+                what = "an inner value" if array is None else f"{array.dtype.name}{list(array.shape)}"
+                raise UnsupportedOpError(
+                    f"{describe(request.node)} needs the value of {request.value.name!r} to know its output shape, but "
+                    f"that depends on the data of {value.name!r} ({what}), which is known only at run time; "
+                    f"{self._device_name} cannot run this, pfvm:cpu can"
+                )
+        if not self._specialization.add(needed):
+            raise UnsupportedOpError(
+                f"{describe(request.node)} needs the value of {request.value.name!r} at compile time, and "
+                f"{self._device_name} cannot compute it there"
+            )
+
+    def _specialised_names(self) -> str:
+        names = sorted(v.name or "" for v in self._specialization.inputs)
+        return f" (it is compiled for each value of {', '.join(map(repr, names))})" if names else ""
+
+
+def _may_specialise(array: Any) -> bool:
+    limit = _MAX_INTEGER_ELEMENTS if np.dtype(array.dtype).kind in "iub" else _MAX_FLOAT_ELEMENTS
+    return array.size <= limit

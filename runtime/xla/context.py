@@ -1,0 +1,141 @@
+"""What a lowering rule may ask about the node that it lowers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import onnx_ir as ir
+from pfvm.errors import UnsupportedOpError
+
+from . import attributes
+
+if TYPE_CHECKING:
+    pass
+
+Array = "np.ndarray | jax.Array"
+
+# Results of trace-time evaluation above this many elements are traced instead, so that they do not become large
+# constants of the executable. Shapes, axes, pads and scales are far below.
+HOST_ELEMENTS = 4096
+
+
+class HostTooLarge(Exception):
+    """A trace-time evaluation would build a large array; the interpreter traces the node instead."""
+
+
+class NeedsValue(Exception):
+    """A rule needs `value` at compile time, and it is not known there."""
+
+    def __init__(self, value: ir.Value, node: ir.Node, scope: Scope) -> None:
+        super().__init__(value.name)
+        self.value, self.node, self.scope = value, node, scope
+
+
+@dataclasses.dataclass(eq=False)
+class Scope:
+    """One activation of the main graph or of a function body.
+
+    `bound` holds the attributes of the calling node (for references), `call` and `parent` lead to the caller.
+    """
+
+    opsets: Mapping[str, int]
+    env: dict[ir.Value, Any]
+    bound: Mapping[str, ir.Attr] = dataclasses.field(default_factory=dict)
+    call: ir.Node | None = None
+    parent: Scope | None = None
+    body: ir.Function | None = None
+
+    def opset(self, domain: str) -> int:
+        return self.opsets.get(domain, self.opsets.get("ai.onnx", 1) if domain == "" else 1)
+
+
+def describe(node: ir.Node) -> str:
+    """How messages name a node: operator, node name, and the source line that capture recorded."""
+    domain = f"{node.domain}::" if node.domain else ""
+    name = f" {node.name!r}" if node.name else f" (→ {node.outputs[0].name!r})" if node.outputs else ""
+    source = node.metadata_props.get("pfvm.source")
+    return f"{domain}{node.op_type}{name}" + (f" from {source}" if source else "")
+
+
+@dataclasses.dataclass(eq=False)
+class Context:
+    """Handed to every rule. `xp` is numpy while the node is evaluated at trace time, else jax.numpy."""
+
+    node: ir.Node
+    scope: Scope
+    operands: Sequence[Any]
+    host_value: Callable[[ir.Value, Any], np.ndarray | None]
+    run_graph: Callable[[ir.Graph, Scope], list[Any]]
+    xp: ModuleType = jnp
+    force_host: bool = False
+
+    @property
+    def opset(self) -> int:
+        """Opset of the node's domain in the scope that holds the node."""
+        return self.scope.opset(self.node.domain)
+
+    @property
+    def on_host(self) -> bool:
+        return self.xp is np
+
+    def attr(self, name: str, default: Any = attributes.MISSING) -> Any:
+        """Value of an attribute: the node's, else `default` where given, else the schema's default at this opset."""
+        attribute = attributes.resolve(self.node, name, self.scope.bound)
+        if attribute is not None:
+            return attributes.value_of(attribute)
+        if default is not attributes.MISSING:
+            return default
+        return attributes.schema_default(self.node.domain, self.node.op_type, self.opset, name)
+
+    def has_attr(self, name: str) -> bool:
+        return attributes.resolve(self.node, name, self.scope.bound) is not None
+
+    def concrete(self, operand: Any) -> np.ndarray:
+        """The value of an operand as numpy, known at compile time.
+
+        A run-time input that it depends on is specialised: the trace is abandoned (NeedsValue) and repeated with that
+        input's value as part of the executable's key.
+        """
+        if isinstance(operand, (np.ndarray, np.generic)):
+            return np.asarray(operand)
+        value = self._value_of(operand)
+        known = self.host_value(value, operand)
+        if known is not None:
+            return known
+        raise NeedsValue(value, self.node, self.scope)
+
+    def ints(self, operand: Any) -> list[int]:
+        """A concrete integer operand (scalar or 1-D) as a list."""
+        return [int(i) for i in self.concrete(operand).reshape(-1)]
+
+    def int_param(self, name: str, operand: Any = None) -> list[int] | None:
+        """A parameter that older opsets give as an attribute and newer ones as an input; None where absent."""
+        if operand is not None:
+            return self.ints(operand)
+        value = self.attr(name)
+        return None if value is None else [int(i) for i in np.atleast_1d(value)]
+
+    def check_size(self, shape: Sequence[int]) -> None:
+        """Called by rules that make arrays bigger than their operands, before they do."""
+        if self.on_host and math.prod(shape) > HOST_ELEMENTS and not self.force_host:
+            raise HostTooLarge
+
+    def wants(self, index: int) -> bool:
+        """Is output `index` there and named?"""
+        return index < len(self.node.outputs) and bool(self.node.outputs[index].name)
+
+    def unsupported(self, why: str) -> UnsupportedOpError:
+        """The error to raise for a form of the operator that the rule does not cover."""
+        return UnsupportedOpError(f"{describe(self.node)}: {why} is not supported on xla devices")
+
+    def _value_of(self, operand: Any) -> ir.Value:
+        for value, candidate in zip(self.node.inputs, self.operands):
+            if candidate is operand and value is not None:
+                return value
+        raise TypeError(f"{describe(self.node)}: ctx.concrete takes an operand of the node itself")

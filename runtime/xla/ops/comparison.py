@@ -1,0 +1,56 @@
+"""Comparisons, logic, bitwise operators and Where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.ops.elementwise import align_legacy
+from pfvm.runtime.xla.registry import register
+
+
+def _binary(name: str) -> Any:
+    def rule(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
+        return getattr(ctx.xp, name)(a, align_legacy(ctx, a, b))
+
+    return rule
+
+
+def _unary(name: str) -> Any:
+    def rule(ctx: Context, node: ir.Node, x: Any) -> Any:
+        return getattr(ctx.xp, name)(x)
+
+    return rule
+
+
+def where(ctx: Context, node: ir.Node, condition: Any, a: Any, b: Any) -> Any:
+    return ctx.xp.where(condition, a, b)
+
+
+def bit_shift(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
+    """Shifting by the width of the type or more gives zero."""
+    shift = ctx.xp.left_shift if ctx.attr("direction") == "LEFT" else ctx.xp.right_shift
+    width = a.dtype.itemsize * 8
+    zero = ctx.xp.zeros((), a.dtype)
+    return ctx.xp.where(b < width, shift(a, ctx.xp.minimum(b, ctx.xp.asarray(width - 1, b.dtype))), zero)
+
+
+for _op, _function in {
+    "Equal": "equal",
+    "Less": "less",
+    "LessOrEqual": "less_equal",
+    "Greater": "greater",
+    "GreaterOrEqual": "greater_equal",
+    "And": "logical_and",
+    "Or": "logical_or",
+    "Xor": "logical_xor",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
+}.items():
+    register(_op, place="host")(_binary(_function))
+register("Not", place="host")(_unary("logical_not"))
+register("BitwiseNot", place="host")(_unary("invert"))
+register("Where", place="host")(where)
+register("BitShift", place="host")(bit_shift)

@@ -1,0 +1,156 @@
+"""Arithmetic and unary mathematics, broadcast the NumPy way."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx_ir as ir
+from jax import lax
+from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.registry import register
+
+
+def align_legacy(ctx: Context, a: Any, b: Any) -> Any:
+    """Before opset 7, `axis` says which axis of `a` the first axis of `b` lies on; returns `b` reshaped for that."""
+    axis = ctx.attr("axis", None) if ctx.opset < 7 and ctx.attr("broadcast", 0) else None
+    if axis is None:
+        return b
+    axis = axis + a.ndim if axis < 0 else axis
+    return b.reshape(b.shape + (1,) * (a.ndim - axis - b.ndim))
+
+
+def _binary(name: str) -> Any:
+    def rule(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
+        return getattr(ctx.xp, name)(a, align_legacy(ctx, a, b))
+
+    return rule
+
+
+def div(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
+    """Integers truncate towards zero, as in C."""
+    b = align_legacy(ctx, a, b)
+    if a.dtype.kind not in "iu" or _is_float(a):
+        return ctx.xp.divide(a, b)
+    if ctx.on_host:
+        quotient, remainder = np.divmod(a, b)
+        return quotient + ((remainder != 0) & ((a < 0) != (b < 0))).astype(a.dtype)
+    a, b = jnp.broadcast_arrays(a, b)
+    return lax.div(a, b)
+
+
+def mod(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
+    """fmod=1: the sign of the dividend (C); fmod=0: the sign of the divisor (Python)."""
+    return ctx.xp.fmod(a, b) if ctx.attr("fmod") else ctx.xp.mod(a, b)
+
+
+def power(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
+    """The result has the base's type, whatever the exponent's."""
+    b = align_legacy(ctx, a, b)
+    if ctx.on_host:
+        return np.power(a, b.astype(a.dtype) if _is_float(a) else b).astype(a.dtype)
+    if _is_float(a):
+        known = ctx.host_value(ctx.node.inputs[1], b) if ctx.node.inputs[1] is not None else None
+        if known is not None and known.size == 1 and float(known.reshape(-1)[0]) in (1.0, 2.0, 3.0):
+            # A multiplication instead of a call of pow, where the exponent is a constant of the model.
+            result = functools.reduce(jnp.multiply, [a] * int(known.reshape(-1)[0]))
+            return jnp.broadcast_to(result, jnp.broadcast_shapes(a.shape, b.shape))
+        return jnp.power(a, b.astype(a.dtype))
+    wide = jnp.float64 if _is_float(b) else a.dtype
+    return jnp.power(a.astype(wide), b.astype(wide)).astype(a.dtype)
+
+
+def _is_float(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.floating))
+
+
+def _variadic(name: str) -> Any:
+    def rule(ctx: Context, node: ir.Node, *operands: Any) -> Any:
+        return functools.reduce(getattr(ctx.xp, name), operands)
+
+    return rule
+
+
+def mean(ctx: Context, node: ir.Node, *operands: Any) -> Any:
+    return functools.reduce(jnp.add, operands) / np.asarray(len(operands), operands[0].dtype)
+
+
+def _unary(name: str) -> Any:
+    def rule(ctx: Context, node: ir.Node, x: Any) -> Any:
+        return getattr(ctx.xp, name)(x)
+
+    return rule
+
+
+def _unary_device(function: Any) -> Any:
+    def rule(ctx: Context, node: ir.Node, x: Any) -> Any:
+        return function(x)
+
+    return rule
+
+
+def reciprocal(ctx: Context, node: ir.Node, x: Any) -> Any:
+    return ctx.xp.divide(np.asarray(1, x.dtype), x)
+
+
+def is_inf(ctx: Context, node: ir.Node, x: Any) -> Any:
+    positive = jnp.isposinf(x) if ctx.attr("detect_positive", 1) else False
+    negative = jnp.isneginf(x) if ctx.attr("detect_negative", 1) else False
+    return jnp.broadcast_to(jnp.logical_or(positive, negative), x.shape)
+
+
+def clip(ctx: Context, node: ir.Node, x: Any, low: Any = None, high: Any = None) -> Any:
+    """Bounds are attributes before opset 11. NaN stays NaN; where the bounds cross, the upper one wins."""
+    if ctx.opset < 11:
+        low, high = (
+            None if v is None else np.asarray(v, x.dtype) for v in (ctx.attr("min", None), ctx.attr("max", None))
+        )
+    if low is not None:
+        x = ctx.xp.maximum(x, low.reshape(()))
+    if high is not None:
+        x = ctx.xp.minimum(x, high.reshape(()))
+    return x
+
+
+for _op, _function in {"Add": "add", "Sub": "subtract", "Mul": "multiply"}.items():
+    register(_op, place="host")(_binary(_function))
+register("Div", place="host")(div)
+register("Mod", place="host")(mod)
+register("Pow", place="host")(power)
+for _op, _function in {"Max": "maximum", "Min": "minimum", "Sum": "add"}.items():
+    register(_op, place="host")(_variadic(_function))
+register("Mean")(mean)
+register("Clip", place="host")(clip)
+register("Reciprocal", place="host")(reciprocal)
+for _op, _function in {
+    "Abs": "abs",
+    "Neg": "negative",
+    "Sign": "sign",
+    "Floor": "floor",
+    "Ceil": "ceil",
+    "Round": "round",
+    "Sqrt": "sqrt",
+    "Exp": "exp",
+    "Log": "log",
+    "Sin": "sin",
+    "Cos": "cos",
+    "IsNaN": "isnan",
+}.items():
+    register(_op, place="host")(_unary(_function))
+for _op, _implementation in {
+    "Tan": jnp.tan,
+    "Asin": jnp.arcsin,
+    "Acos": jnp.arccos,
+    "Atan": jnp.arctan,
+    "Sinh": jnp.sinh,
+    "Cosh": jnp.cosh,
+    "Asinh": jnp.arcsinh,
+    "Acosh": jnp.arccosh,
+    "Atanh": jnp.arctanh,
+    "Erf": jax.scipy.special.erf,
+}.items():
+    register(_op)(_unary_device(_implementation))
+register("IsInf")(is_inf)

@@ -1,0 +1,83 @@
+"""Reading and writing by index. Negative indices count from the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import onnx_ir as ir
+from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.registry import register
+
+_UPDATES = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
+
+
+def gather(ctx: Context, node: ir.Node, x: Any, indices: Any) -> Any:
+    axis = ctx.attr("axis")
+    if ctx.on_host:
+        return ctx.xp.take(x, indices, axis=axis)
+    return jnp.take(x, _wrapped(indices, x.shape[axis]), axis=axis, mode="clip")
+
+
+def _wrapped(indices: Any, size: int) -> Any:
+    return jnp.where(indices < 0, indices + size, indices)
+
+
+def gather_elements(ctx: Context, node: ir.Node, x: Any, indices: Any) -> Any:
+    axis = ctx.attr("axis")
+    axis = axis + x.ndim if axis < 0 else axis
+    # Other axes of the indices may be shorter than the operand's.
+    x = x[tuple(slice(None) if a == axis else slice(0, n) for a, n in enumerate(indices.shape))]
+    return jnp.take_along_axis(x, _wrapped(indices, x.shape[axis]), axis=axis)
+
+
+def gather_nd(ctx: Context, node: ir.Node, x: Any, indices: Any) -> Any:
+    batch = ctx.attr("batch_dims", 0) or 0
+    depth = indices.shape[-1]
+    lead = [
+        jnp.arange(n).reshape((1,) * i + (-1,) + (1,) * (indices.ndim - 2 - i)) for i, n in enumerate(x.shape[:batch])
+    ]
+    parts = [_wrapped(indices[..., i], x.shape[batch + i]) for i in range(depth)]
+    return jnp.asarray(x)[(*lead, *parts)]
+
+
+def scatter_elements(ctx: Context, node: ir.Node, x: Any, indices: Any, updates: Any) -> Any:
+    axis = ctx.attr("axis")
+    axis = axis + x.ndim if axis < 0 else axis
+    grid = list(jnp.indices(indices.shape, sparse=True))
+    grid[axis] = _wrapped(indices, x.shape[axis])
+    return _update(ctx, x, tuple(grid), updates)
+
+
+def scatter_nd(ctx: Context, node: ir.Node, x: Any, indices: Any, updates: Any) -> Any:
+    parts = tuple(_wrapped(indices[..., i], x.shape[i]) for i in range(indices.shape[-1]))
+    return _update(ctx, x, parts, updates)
+
+
+def _update(ctx: Context, x: Any, index: tuple[Any, ...], updates: Any) -> Any:
+    """Duplicate indices without a reduction: the standard leaves open which one wins."""
+    target = jnp.asarray(x).at[index]
+    return getattr(target, _UPDATES[ctx.attr("reduction", "none") or "none"])(updates)
+
+
+def tensor_scatter(ctx: Context, node: ir.Node, past: Any, update: Any, write: Any = None) -> Any:
+    """Writes `update` into a cache at each sequence's own position along `axis`; "circular" wraps around."""
+    axis = ctx.attr("axis")
+    axis = axis + past.ndim if axis < 0 else axis
+    start = jnp.zeros(past.shape[0], jnp.int64) if write is None else write
+    steps = start[:, None] + jnp.arange(update.shape[axis])[None, :]
+    if ctx.attr("mode", "linear") == "circular":
+        steps = steps % past.shape[axis]
+    grid = list(jnp.indices(update.shape, sparse=True))
+    shape = [1] * past.ndim
+    shape[0], shape[axis] = past.shape[0], update.shape[axis]
+    grid[axis] = steps.reshape(shape)
+    return jnp.asarray(past).at[tuple(grid)].set(update)
+
+
+register("Gather", place="host")(gather)
+register("GatherElements")(gather_elements)
+register("GatherND")(gather_nd)
+register("Scatter", "ScatterElements")(scatter_elements)
+register("ScatterND")(scatter_nd)
+register("TensorScatter", since=24)(tensor_scatter)

@@ -1,0 +1,108 @@
+"""Normalizations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import onnx_ir as ir
+from jax import lax
+from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.registry import register
+
+
+def _per_channel(v: Any, rank: int) -> Any:
+    return v.reshape((1, -1) + (1,) * (rank - 2))
+
+
+def batch_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
+    """Inference form: the stored statistics."""
+    if ctx.attr("training_mode", 0) or (ctx.opset < 7 and not ctx.attr("is_test", 0)):
+        raise ctx.unsupported("training mode")
+    if ctx.opset < 9 and not ctx.attr("spatial", 1):
+        raise ctx.unsupported("spatial=0")
+    rank = max(x.ndim, 2)
+    epsilon = np.asarray(ctx.attr("epsilon"), var.dtype)
+    factor = scale / jnp.sqrt(var + epsilon)
+    y = (x - _per_channel(mean, rank)) * _per_channel(factor, rank) + _per_channel(bias, rank)
+    return y.astype(x.dtype)
+
+
+def instance_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any, bias: Any) -> Any:
+    y = _standardize(x, tuple(range(2, x.ndim)), ctx.attr("epsilon"))[0]
+    return y * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)
+
+
+def _standardize(x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, Any, Any]:
+    """((x - mean) / sqrt(var + epsilon), mean, 1 / sqrt(var + epsilon)), with the variance of the population."""
+    mean = jnp.mean(x, axes, keepdims=True)
+    centred = x - mean
+    var = jnp.mean(centred * centred, axes, keepdims=True)
+    inverse = lax.rsqrt(var + np.asarray(epsilon, x.dtype))
+    return centred * inverse, mean, inverse
+
+
+def layer_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any, bias: Any = None) -> Any:
+    """Statistics in `stash_type` (float32 by default), results in the operand's type."""
+    axis = ctx.attr("axis", -1)
+    axis = axis + x.ndim if axis < 0 else axis
+    stash = ir.DataType(ctx.attr("stash_type", 1)).numpy()
+    wide = jnp.promote_types(x.dtype, stash)
+    y, mean, inverse = _standardize(x.astype(wide), tuple(range(axis, x.ndim)), ctx.attr("epsilon", 1e-5))
+    y = y.astype(x.dtype) * scale
+    return y if bias is None else y + bias, mean.astype(stash), inverse.astype(stash)
+
+
+def rms_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any) -> Any:
+    axis = ctx.attr("axis", -1)
+    axis = axis + x.ndim if axis < 0 else axis
+    wide = x.astype(jnp.promote_types(x.dtype, ir.DataType(ctx.attr("stash_type", 1)).numpy()))
+    square = jnp.mean(wide * wide, tuple(range(axis, x.ndim)), keepdims=True)
+    y = wide * lax.rsqrt(square + np.asarray(ctx.attr("epsilon", 1e-5), wide.dtype))
+    return y.astype(x.dtype) * scale
+
+
+def group_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any, bias: Any) -> Any:
+    """Opset 18: one scale and bias per group; from 21 on: per channel, with statistics in `stash_type`."""
+    groups = ctx.attr("num_groups")
+    stash = ir.DataType(ctx.attr("stash_type", None) or 1).numpy() if ctx.opset >= 21 else x.dtype
+    wide = x.reshape(x.shape[0], groups, -1).astype(jnp.promote_types(x.dtype, stash))
+    y = _standardize(wide, (2,), ctx.attr("epsilon"))[0].astype(x.dtype)
+    if ctx.opset < 21:
+        return (y * scale[None, :, None] + bias[None, :, None]).reshape(x.shape)
+    return y.reshape(x.shape) * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)
+
+
+def local_response_normalization(ctx: Context, node: ir.Node, x: Any) -> Any:
+    size = ctx.attr("size")
+    left = (size - 1) // 2
+    square = lax.reduce_window(
+        x * x,
+        np.zeros((), x.dtype),
+        lax.add,
+        (1, size) + (1,) * (x.ndim - 2),
+        (1,) * x.ndim,
+        ((0, 0), (left, size - 1 - left)) + ((0, 0),) * (x.ndim - 2),
+    )
+    alpha, beta, bias = (np.asarray(ctx.attr(name), x.dtype) for name in ("alpha", "beta", "bias"))
+    return x / (bias + alpha / np.asarray(size, x.dtype) * square) ** beta
+
+
+def lp_normalization(ctx: Context, node: ir.Node, x: Any) -> Any:
+    """A zero vector stays zero."""
+    axis = ctx.attr("axis")
+    if ctx.attr("p") == 1:
+        norm = jnp.sum(jnp.abs(x), axis, keepdims=True)
+    else:
+        norm = jnp.sqrt(jnp.sum(x * x, axis, keepdims=True))
+    return jnp.where(norm == 0, np.zeros((), x.dtype), x / norm)
+
+
+register("BatchNormalization")(batch_normalization)
+register("InstanceNormalization")(instance_normalization)
+register("LayerNormalization")(layer_normalization)
+register("RMSNormalization", since=23)(rms_normalization)
+register("GroupNormalization", since=18)(group_normalization)
+register("LRN")(local_response_normalization)
+register("LpNormalization")(lp_normalization)

@@ -1,0 +1,122 @@
+"""Pooling over sliding windows, and over the whole spatial extent."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import onnx_ir as ir
+from jax import lax
+from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.ops.windows import Window, read_window
+from pfvm.runtime.xla.registry import register
+
+
+def _pool_window(ctx: Context, size: tuple[int, ...]) -> tuple[Window, tuple[tuple[int, int], ...]]:
+    """The window, and its pads extended at the end so that ceil_mode's last, partly outside, windows exist."""
+    window = read_window(ctx, size, tuple(ctx.attr("kernel_shape")))
+    if not ctx.attr("ceil_mode", 0) or ctx.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return window, window.pads
+    extended = []
+    for n, k, s, d, (a, b) in zip(size, window.kernel, window.strides, window.dilations, window.pads):
+        span = (k - 1) * d + 1
+        out = -(-(n + a + b - span) // s) + 1
+        if (out - 1) * s >= n + a:  # a window must start inside the operand or its left pad
+            out -= 1
+        extended.append((a, b + max(0, (out - 1) * s + span - (n + a + b))))
+    return window, tuple(extended)
+
+
+def _reduce_window(x: Any, start: Any, function: Any, window: Window, pads: tuple[tuple[int, int], ...]) -> Any:
+    return lax.reduce_window(
+        x,
+        np.asarray(start, x.dtype),
+        function,
+        (1, 1, *window.kernel),
+        (1, 1, *window.strides),
+        ((0, 0), (0, 0), *pads),
+        window_dilation=(1, 1, *window.dilations),
+    )
+
+
+def _lowest(dtype: Any) -> Any:
+    return -np.inf if jnp.issubdtype(dtype, jnp.floating) else np.iinfo(dtype).min
+
+
+def max_pool(ctx: Context, node: ir.Node, x: Any) -> Any:
+    window, pads = _pool_window(ctx, x.shape[2:])
+    y = _reduce_window(x, _lowest(x.dtype), lax.max, window, pads)
+    return (y, _max_indices(ctx, x, window, pads)) if ctx.wants(1) else y
+
+
+def _max_indices(ctx: Context, x: Any, window: Window, pads: tuple[tuple[int, int], ...]) -> Any:
+    """Flat index of each maximum in the whole operand; storage_order=1 counts columns first."""
+    spatial = x.shape[2:]
+    padding = ((0, 0, 0), (0, 0, 0), *((a, b, 0) for a, b in pads))
+    padded = lax.pad(x, np.asarray(_lowest(x.dtype), x.dtype), padding)
+    order = "F" if ctx.attr("storage_order", 0) else "C"
+    flat = jnp.asarray(np.arange(math.prod(spatial)).reshape(spatial, order=order))
+    planes = jnp.arange(x.shape[0] * x.shape[1]).reshape(x.shape[:2] + (1,) * len(spatial)) * math.prod(spatial)
+    positions = lax.pad(jnp.broadcast_to(flat + planes, x.shape), np.int64(-1), padding)
+    views = [(window.shifted(padded, tap), window.shifted(positions, tap)) for tap in window.taps()]
+    best, where = views[0]
+    for value, position in views[1:]:
+        # A pad position is never the maximum while a real one is there.
+        better = (value > best) | ((where < 0) & (position >= 0))
+        best, where = jnp.where(better, value, best), jnp.where(better, position, where)
+    return where
+
+
+def average_pool(ctx: Context, node: ir.Node, x: Any) -> Any:
+    """count_include_pad counts the pads that the node asks for, not those that ceil_mode adds."""
+    window, pads = _pool_window(ctx, x.shape[2:])
+    total = _reduce_window(x, 0, lax.add, window, pads)
+    ones = jnp.ones((1, 1, *x.shape[2:]), x.dtype)
+    if ctx.attr("count_include_pad", 0):
+        ones = jnp.pad(ones, ((0, 0), (0, 0), *window.pads), constant_values=1)
+        pads = tuple((0, b - own) for (_, b), (_, own) in zip(pads, window.pads))
+    return total / _reduce_window(ones, 0, lax.add, window, pads)
+
+
+def lp_pool(ctx: Context, node: ir.Node, x: Any) -> Any:
+    window, pads = _pool_window(ctx, x.shape[2:])
+    p = np.asarray(ctx.attr("p") or 2, x.dtype)
+    return _reduce_window(jnp.abs(x) ** p, 0, lax.add, window, pads) ** (1 / p)
+
+
+def _global(function: Any) -> Any:
+    def rule(ctx: Context, node: ir.Node, x: Any) -> Any:
+        return function(ctx, x, tuple(range(2, x.ndim)))
+
+    return rule
+
+
+def _global_lp(ctx: Context, x: Any, axes: tuple[int, ...]) -> Any:
+    p = np.asarray(ctx.attr("p") or 2, x.dtype)
+    return jnp.sum(jnp.abs(x) ** p, axis=axes, keepdims=True) ** (1 / p)
+
+
+def max_unpool(ctx: Context, node: ir.Node, x: Any, indices: Any, output_shape: Any = None) -> Any:
+    kernel = ctx.attr("kernel_shape")
+    rank = len(kernel)
+    strides = ctx.attr("strides", None) or [1] * rank
+    pads = ctx.attr("pads", None) or [0] * (2 * rank)
+    sizes = zip(x.shape[2:], kernel, strides, pads[:rank], pads[rank:])
+    natural = (*x.shape[:2], *((n - 1) * s + k - a - b for n, k, s, a, b in sizes))
+    flat = jnp.zeros(math.prod(natural), x.dtype).at[indices.reshape(-1)].set(x.reshape(-1))
+    y = flat.reshape(natural)
+    if output_shape is None:
+        return y
+    wanted = ctx.ints(output_shape)
+    return jnp.pad(y, [(0, w - n) for w, n in zip(wanted, natural)])
+
+
+register("MaxPool")(max_pool)
+register("AveragePool")(average_pool)
+register("LpPool")(lp_pool)
+register("GlobalMaxPool")(_global(lambda ctx, x, axes: jnp.max(x, axes, keepdims=True)))
+register("GlobalAveragePool")(_global(lambda ctx, x, axes: jnp.mean(x, axes, keepdims=True)))
+register("GlobalLpPool")(_global(_global_lp))
+register("MaxUnpool")(max_unpool)

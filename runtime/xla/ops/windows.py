@@ -1,0 +1,57 @@
+"""Geometry of sliding windows: pads, output sizes and patches, shared by convolutions and pools."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from jax import lax
+from pfvm.runtime.xla.context import Context
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """One sliding window over the spatial axes (axes 2… of N, C, spatial)."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+
+    def output_size(self, size: tuple[int, ...]) -> tuple[int, ...]:
+        spans = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations)]
+        return tuple((n + a + b - k) // s + 1 for n, (a, b), k, s in zip(size, self.pads, spans, self.strides))
+
+    def taps(self) -> Iterator[tuple[int, ...]]:
+        """Every position inside the kernel."""
+        return itertools.product(*(range(k) for k in self.kernel))
+
+    def shifted(self, x: Any, tap: tuple[int, ...]) -> Any:
+        """The operand (already padded) as kernel position `tap` sees it: one element for each output position."""
+        unpadded = dataclasses.replace(self, pads=((0, 0),) * len(self.kernel))
+        out = unpadded.output_size(x.shape[2:])
+        begin = [t * d for t, d in zip(tap, self.dilations)]
+        end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, out, self.strides)]
+        return lax.slice(x, (0, 0, *begin), (*x.shape[:2], *end), (1, 1, *self.strides))
+
+
+def read_window(ctx: Context, size: tuple[int, ...], kernel: tuple[int, ...]) -> Window:
+    """The window that the node's attributes describe for an operand with spatial `size`; auto_pad is resolved."""
+    rank = len(size)
+    strides = tuple(ctx.attr("strides", None) or (1,) * rank)
+    dilations = tuple(ctx.attr("dilations", None) or (1,) * rank)
+    auto = ctx.attr("auto_pad", "NOTSET")
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        pads = []
+        for n, k, s, d in zip(size, kernel, strides, dilations):
+            total = max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)
+            small, large = total // 2, total - total // 2
+            pads.append((small, large) if auto == "SAME_UPPER" else (large, small))
+    elif auto == "VALID":
+        pads = [(0, 0)] * rank
+    else:
+        flat = ctx.attr("pads", None) or [0] * (2 * rank)
+        pads = list(zip(flat[:rank], flat[rank:]))
+    return Window(tuple(kernel), strides, dilations, tuple(pads))

@@ -1,0 +1,74 @@
+"""Finds every operator of a model that has no lowering, before anything is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
+from pfvm.errors import UnsupportedOpError
+
+from .context import describe
+from .registry import lookup
+from .schema_functions import has_schema_function
+
+_SHOWN = 8
+
+
+def check_supported(model: ir.Model, device: str) -> None:
+    """Raises UnsupportedOpError that lists every unsupported operator of the graph, its bodies and the functions."""
+    problems: dict[str, list[ir.Node]] = {}
+    for opsets, nodes in _scopes(model):
+        for node in nodes:
+            if not _covered(node, opsets, model.functions):
+                name = f"{node.domain or 'ai.onnx'}::{node.op_type}"
+                problems.setdefault(name, []).append(node)
+    if problems:
+        shown = "; ".join(_line(name, nodes) for name, nodes in list(problems.items())[:_SHOWN])
+        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise UnsupportedOpError(
+            f"{device} has no lowering for: {shown}{more}. See: pfvm ops --device {device}, or use pfvm:cpu"
+        )
+    _check_types(model, device)
+
+
+def _scopes(model: ir.Model) -> Iterable[tuple[Mapping[str, int], Iterable[ir.Node]]]:
+    yield model.graph.opset_imports, model.graph.all_nodes()
+    for function in _called(model):
+        yield function.opset_imports or model.graph.opset_imports, function.all_nodes()
+
+
+def _called(model: ir.Model) -> list[ir.Function]:
+    """The functions that the graph reaches, in the order found."""
+    found: dict[tuple[str, str, str], ir.Function] = {}
+    pending: list[Iterable[ir.Node]] = [model.graph.all_nodes()]
+    while pending:
+        for node in pending.pop():
+            key = (node.domain, node.op_type, node.overload)
+            if key in model.functions and key not in found:
+                found[key] = model.functions[key]
+                pending.append(found[key].all_nodes())
+    return list(found.values())
+
+
+def _covered(node: ir.Node, opsets: Mapping[str, int], functions: Mapping) -> bool:
+    opset = opsets.get(node.domain, 1)
+    return (
+        (node.domain, node.op_type, node.overload) in functions
+        or lookup(node.domain, node.op_type, opset) is not None
+        or has_schema_function(node.domain, node.op_type, opset)
+    )
+
+
+def _line(name: str, nodes: list[ir.Node]) -> str:
+    count = f", {len(nodes)} nodes" if len(nodes) > 1 else ""
+    return f"{name} (first: {describe(nodes[0])}{count})"
+
+
+def _check_types(model: ir.Model, device: str) -> None:
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if isinstance(value.type, (ir.SequenceType, ir.OptionalType, ir.SparseTensorType)):
+            raise UnsupportedOpError(
+                f"{device}: {value.name!r} is a {type(value.type).__name__}, only tensors run there"
+            )
+        if value.dtype == ir.DataType.STRING:
+            raise UnsupportedOpError(f"{device}: {value.name!r} holds strings, which XLA has no type for; use pfvm:cpu")

@@ -1,0 +1,101 @@
+"""The constants of a model: initializers of the graph and its bodies, and Constant nodes.
+
+Small integer and bool constants are shape data: they stay numpy and are known at trace time. Everything else is a
+weight: an argument of the executable, put on the device once, never a constant of the compiled program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+import onnx_ir as ir
+
+from .attributes import value_of
+from .context import HOST_ELEMENTS
+
+_VALUE_ATTRIBUTES = ("value", "value_int", "value_ints", "value_float", "value_floats")
+
+
+class Weights:
+    """`ir.Value → constant` for one model. Overridable initializers are state: known only at run time."""
+
+    def __init__(self, model: ir.Model) -> None:
+        # Before IR version 4 every initializer was listed among the inputs; those are constants.
+        overridable = model.graph.inputs if model.ir_version >= 4 else ()
+        self.state = {v for v in overridable if v.name in model.graph.initializers}
+        self._tensors: dict[ir.Value, ir.TensorProtocol | np.ndarray] = {}
+        self._inline: dict[ir.Value, np.ndarray] = {}
+        self._numpy: dict[ir.Value, np.ndarray] = {}
+        self._device: dict[ir.Value, jax.Array] = {}
+        for value, tensor in _constants(model):
+            self._tensors[value] = tensor
+            dtype, size = _dtype_and_size(tensor)
+            if value not in self.state and size <= HOST_ELEMENTS and dtype.kind in "iub":
+                self._inline[value] = self._read(value)
+
+    def __contains__(self, value: ir.Value) -> bool:
+        return value in self._tensors
+
+    def inline(self, value: ir.Value) -> np.ndarray | None:
+        """The value where it is small integer or bool data, else None."""
+        return self._inline.get(value)
+
+    def constant(self, value: ir.Value) -> np.ndarray | None:
+        """The value as numpy where no call can change it, else None."""
+        return self._read(value) if value in self._tensors and value not in self.state else None
+
+    def arguments(self) -> list[ir.Value]:
+        """The constants that executables take as arguments."""
+        return [value for value in self._tensors if value not in self._inline]
+
+    def on_device(self, value: ir.Value, device: jax.Device) -> jax.Array:
+        """The constant as a device array, copied there the first time. Call with 64-bit types enabled."""
+        array = self._device.get(value)
+        if array is None:
+            array = self._device.setdefault(value, jax.device_put(self._read(value), device))
+        return array
+
+    def stored(self, value: ir.Value) -> np.ndarray:
+        """The value in the model file (for state: what a call that does not override it uses)."""
+        return self._read(value)
+
+    def _read(self, value: ir.Value) -> np.ndarray:
+        array = self._numpy.get(value)
+        if array is None:
+            tensor = self._tensors[value]
+            array = np.asarray(tensor if isinstance(tensor, np.ndarray) else tensor.numpy())
+            self._numpy[value] = array
+        return array
+
+
+def _dtype_and_size(tensor: ir.TensorProtocol | np.ndarray) -> tuple[np.dtype, int]:
+    if isinstance(tensor, np.ndarray):
+        return tensor.dtype, tensor.size
+    return np.dtype(tensor.dtype.numpy()), tensor.size
+
+
+def _constants(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol | np.ndarray]]:
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for value in graph.initializers.values():
+            if value.const_value is not None and value.const_value.dtype != ir.DataType.STRING:
+                yield value, value.const_value
+    for container in (model.graph, *model.functions.values()):
+        for node in container.all_nodes():
+            if node.op_type == "Constant" and node.domain == "":
+                tensor = constant_of(node)
+                if tensor is not None:
+                    yield node.outputs[0], tensor
+
+
+def constant_of(node: ir.Node) -> ir.TensorProtocol | np.ndarray | None:
+    """The tensor of a Constant node; None for strings, sparse tensors and attribute references."""
+    for name in _VALUE_ATTRIBUTES:
+        attribute = node.attributes.get(name)
+        if attribute is None or attribute.is_ref():
+            continue
+        if name == "value":
+            return None if attribute.value.dtype == ir.DataType.STRING else attribute.value
+        return np.asarray(value_of(attribute), np.int64 if "int" in name else np.float32)
+    return None

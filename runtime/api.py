@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx
 import onnx_ir as ir
-
 from pfvm.compiler.driver import compile_model
 from pfvm.compiler.exporter import to_proto
 from pfvm.compiler.importer import read_model
@@ -29,7 +28,7 @@ def optimize(model: Model, **options: Any) -> Model:
     """Compiles a model and returns it in the form in which it came; the argument is not changed.
 
     model: a path (then `output=` is required, and returned), an onnx.ModelProto, or an onnx_ir.Model.
-    options: the fields of pfvm.Options, as on the command line: opt_level=2, disable=["fold-constants"], artifacts=DIR …
+    options: the fields of pfvm.Options, as on the command line: opt_level=2, disable=["fold-constants"], artifacts=DIR
 
     Raises InvalidModelError, UnsupportedOpError (an unknown op of ai.onnx), OptionError; with a path, a failure leaves
     an existing output as it was.

@@ -92,8 +92,9 @@ def parse_device(text: str | Device) -> Device:
 def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **options: Any) -> Executable:
     """Loads a model (not changed) on a device.
 
-    options go to the backend: threads, custom_ops_library, integer_kernels for pfvm:cpu; max_compilations for xla:cpu. Raises OptionError for an
-    unknown device or option, NotBuiltError, MissingExtraError, and what the backend raises for the model.
+    options go to the backend: threads, custom_ops_library, integer_kernels for pfvm:cpu; max_compilations for xla:cpu.
+    Raises OptionError for an unknown device or option, NotBuiltError, MissingExtraError, and what the backend raises
+    for the model.
     """
     device = parse_device(device)
     device.require()

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep, namedtupledict
-
 from pfvm.errors import InputError, PfvmError
 
 from .api import load
@@ -35,8 +34,10 @@ class PfvmRep(BackendRep):
         self.executable = executable
 
     def run(self, inputs: Any, **kwargs: Any) -> Any:
-        """inputs: arrays in the order of the graph's inputs, one bare array, or a dict by name. → the outputs, by position
-        and by name. Raises InputError."""
+        """inputs: arrays in the order of the graph's inputs, one bare array, or a dict by name.
+
+        Returns the outputs as a named tuple. Raises InputError.
+        """
         outputs = self.executable(self._feeds(inputs))
         return namedtupledict("Outputs", list(outputs))(*outputs.values())
 

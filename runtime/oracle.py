@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-
 from pfvm.errors import UnsupportedOpError
 
 from .executable import check_feeds, specs_of

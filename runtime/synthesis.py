@@ -1,0 +1,186 @@
+"""Seeded input data for any model: shapes from the signature, values that the graph can take."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import onnx_ir as ir
+from pfvm.errors import InputError, OptionError
+
+from .executable import TensorSpec, specs_of
+from .value_ranges import Range, input_ranges
+
+Fill = Literal["random", "zero"]
+
+# Symbolic image sides: below this, a backbone with a total stride of 32 has nothing left.
+_IMAGE_SIDE = 32
+_LARGER_SIZES = (1, 8, 64, 576, 4096)
+_MOST_ELEMENTS = 1 << 26
+_D = ir.DataType
+
+
+def synthesize(
+    model: ir.Model,
+    seed: int = 0,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    fill: Fill = "random",
+    size: int = 2,
+) -> dict[str, Any]:
+    """One set of feeds for the model's required inputs; overridable initializers keep their stored values.
+
+    seed: the same seed gives the same arrays; each input draws from a stream of its own name.
+    shapes: explicit shapes by input name; a symbolic dim bound here has that size in every input.
+    fill: "random" draws floats from N(0, 1) and integers from the range that the graph implies; "zero" gives zeros
+        (the nearest value in the range where zero is not in it).
+    size: of symbolic dims that `shapes` does not bind (spatial dims of images are at least 32).
+
+    Raises OptionError for a shape that names no input or has another rank, InputError for a map input.
+    """
+    specs = specs_of(model)[0]
+    shapes = shapes or {}
+    _check_shapes(specs, shapes)
+    sizes = _symbol_sizes(specs, shapes, size)
+    ranges = input_ranges(model, sizes)
+    return {
+        spec.name: _value(
+            spec, _shape(spec, shapes, sizes, size), ranges.get(spec.name), _generator(seed, spec.name), fill
+        )
+        for spec in specs
+    }
+
+
+def workable(
+    model: ir.Model,
+    run: Callable[[dict[str, Any]], dict[str, Any]],
+    seed: int = 0,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    fill: Fill = "random",
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Feeds that the model accepts, and its outputs for them.
+
+    Padding, strides and windows need a least size that no signature states, so symbolic dims grow until `run` stops
+    raising InputError. Raises the first InputError when no size does.
+    """
+    is_open = any(spec.shape is None or not all(isinstance(d, int) for d in spec.shape) for spec in specs_of(model)[0])
+    sizes = (2 + seed % 2, *_LARGER_SIZES) if is_open else (2,)
+    failure: InputError | None = None
+    for size in sizes:
+        try:
+            feeds = synthesize(model, seed, shapes, fill, size)
+            return feeds, run(feeds)
+        except InputError as error:
+            failure = failure or error
+    raise InputError(f"no made-up data fits the model; give --inputs or --shape ({failure})") from failure
+
+
+def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """ "x=1,3,224,224" → {"x": (1, 3, 224, 224)}; "x=" is a scalar. Raises OptionError."""
+    shapes = {}
+    for text in texts:
+        name, equals, dims = text.rpartition("=")
+        try:
+            shape = tuple(int(d) for d in dims.split(",")) if dims.strip() else ()
+        except ValueError:
+            shape = (-1,)
+        if not equals or not name or any(d < 0 for d in shape):
+            raise OptionError(f"--shape {text!r}: expected NAME=DIM,DIM,… as in x=1,3,224,224")
+        shapes[name] = shape
+    return shapes
+
+
+def _check_shapes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> None:
+    known = {spec.name: spec for spec in specs}
+    for name, shape in shapes.items():
+        if name not in known:
+            raise OptionError(f"shape of {name!r}: no such input; inputs: {', '.join(map(repr, known)) or 'none'}")
+        declared = known[name].shape
+        if declared is None:
+            continue
+        fits = len(declared) == len(shape) and all(not isinstance(d, int) or d == s for d, s in zip(declared, shape))
+        if not fits:
+            raise OptionError(f"shape of {name!r}: {list(shape)} does not fit {known[name]}")
+
+
+def _symbol_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]], size: int) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for spec in specs:
+        for dim, given in zip(spec.shape or (), shapes.get(spec.name, ())):
+            if isinstance(dim, str) and sizes.setdefault(dim, given) != given:
+                raise OptionError(f"shape of {spec.name!r}: {dim!r} is {given} here and {sizes[dim]} in another input")
+    for spec in specs:
+        for axis, dim in enumerate(spec.shape or ()):
+            if isinstance(dim, str):
+                sizes.setdefault(dim, _default_size(spec, axis, size))
+    return sizes
+
+
+def _shape(
+    spec: TensorSpec, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int], size: int
+) -> tuple[int, ...]:
+    if spec.name in shapes:
+        return tuple(shapes[spec.name])
+    if spec.shape is None:
+        return (size, size)
+    return tuple(
+        dim if isinstance(dim, int) else sizes[dim] if isinstance(dim, str) else _default_size(spec, axis, size)
+        for axis, dim in enumerate(spec.shape)
+    )
+
+
+def _default_size(spec: TensorSpec, axis: int, size: int) -> int:
+    is_image = len(spec.shape or ()) == 4 and axis >= 2 and spec.dtype in (_D.FLOAT, _D.FLOAT16, _D.UINT8)
+    return max(size, _IMAGE_SIDE) if is_image else size
+
+
+def _generator(seed: int, name: str) -> np.random.Generator:
+    return np.random.default_rng([seed, zlib.crc32(name.encode())])
+
+
+def _value(spec: TensorSpec, shape: tuple[int, ...], limit: Range | None, rng: np.random.Generator, fill: Fill) -> Any:
+    if math.prod(shape) > _MOST_ELEMENTS:
+        raise InputError(f"input {spec.name!r} ({spec}): {list(shape)} is too large for made-up data; give --shape")
+    if "map" in spec.kind or spec.dtype is None:
+        raise InputError(f"input {spec.name!r} ({spec}): no data can be made up for this type; give --inputs")
+    if "sequence" in spec.kind:
+        return [_tensor(spec.dtype, shape, limit, rng, fill) for _ in range(2)]
+    return _tensor(spec.dtype, shape, limit, rng, fill)
+
+
+def _tensor(
+    dtype: ir.DataType, shape: tuple[int, ...], limit: Range | None, rng: np.random.Generator, fill: Fill
+) -> np.ndarray:
+    if dtype == _D.STRING:
+        words = rng.integers(0, 4, shape) if fill == "random" else np.zeros(shape, int)
+        return np.asarray([f"s{w}" for w in np.ravel(words)], dtype=object).reshape(shape)
+    if limit is not None and limit.exact is not None:
+        count = int(np.prod(shape))
+        elements = [*limit.exact, *([1] * count)][:count]
+        return np.array(elements).reshape(shape).astype(dtype.numpy())
+    if fill == "zero":
+        nearest = 0 if limit is None else min(max(0, limit.low), limit.high - 1)
+        return np.full(shape, nearest).astype(dtype.numpy())
+    if dtype.is_floating_point() or dtype in (_D.COMPLEX64, _D.COMPLEX128):
+        return _floats(dtype, shape, limit, rng)
+    return _integers(dtype, shape, limit, rng)
+
+
+def _floats(dtype: ir.DataType, shape: tuple[int, ...], limit: Range | None, rng: np.random.Generator) -> np.ndarray:
+    if limit is not None:  # a float that the graph casts to an index or a count
+        return rng.integers(limit.low, limit.high, shape).astype(dtype.numpy())
+    drawn = rng.standard_normal(shape)
+    if dtype in (_D.COMPLEX64, _D.COMPLEX128):
+        return (drawn + 1j * rng.standard_normal(shape)).astype(dtype.numpy())
+    return np.asarray(drawn, np.float32 if dtype != _D.DOUBLE else np.float64).astype(dtype.numpy())
+
+
+def _integers(dtype: ir.DataType, shape: tuple[int, ...], limit: Range | None, rng: np.random.Generator) -> np.ndarray:
+    if limit is None:
+        # Bytes are pictures or quantized data; other integers are counts, ids or flags, which are small.
+        limit = Range(0, 2 if dtype == _D.BOOL or dtype.bitwidth < 8 else 100 if dtype.bitwidth == 8 else 3)
+    if dtype == _D.BOOL:
+        limit = limit.meet(Range(0, 2))
+    return np.asarray(rng.integers(limit.low, limit.high, shape)).astype(dtype.numpy())

@@ -1,0 +1,52 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import torch
+from pfvm.compiler.capture.emit import Arg, Emitter, val
+
+from .registry import rule
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+
+
+@rule(aten.mm.default, aten.bmm.default)
+def mm(e: Emitter, node: Node, a: Arg, b: Arg) -> ir.Value:
+    return e.op("MatMul", e.tensor(a), e.tensor(b))
+
+
+@rule(aten.addmm.default)
+def addmm(e: Emitter, node: Node, c: Arg, a: Arg, b: Arg, beta: float = 1, alpha: float = 1) -> ir.Value:
+    if val(node).dtype.is_floating_point:
+        return e.op("Gemm", e.tensor(a), e.tensor(b), e.tensor(c), alpha=_unless_one(alpha), beta=_unless_one(beta))
+    return baddbmm(e, node, c, a, b, beta, alpha)
+
+
+def _unless_one(factor: float) -> float | None:
+    return None if factor == 1 else float(factor)
+
+
+@rule(aten.baddbmm.default)
+def baddbmm(e: Emitter, node: Node, c: Arg, a: Arg, b: Arg, beta: float = 1, alpha: float = 1) -> ir.Value:
+    dtype = val(node).dtype
+    product = e.op("MatMul", e.tensor(a), e.tensor(b))
+    if alpha != 1:
+        product = e.op("Mul", product, e.scalar(alpha, dtype))
+    added = e.tensor(c)
+    if beta != 1:
+        added = e.op("Mul", added, e.scalar(beta, dtype))
+    return e.op("Add", added, product)
+
+
+@rule(aten.mv.default)
+def mv(e: Emitter, node: Node, a: Arg, x: Arg) -> ir.Value:
+    """Through a column: ONNX Runtime 1.32 mis-fuses Transpose + MatMul with a 1-D right side."""
+    column = e.op("Unsqueeze", e.tensor(x), e.ints([1]))
+    return e.op("Squeeze", e.op("MatMul", e.tensor(a), column), e.ints([1]))
+
+
+@rule(aten.dot.default)
+def dot(e: Emitter, node: Node, x: Arg, y: Arg) -> ir.Value:
+    return e.op("ReduceSum", e.op("Mul", e.tensor(x), e.tensor(y)), e.ints([0]), keepdims=0)

@@ -1,0 +1,151 @@
+"""Writing by index, slice or mask into a copy: what in-place updates of locals become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+from pfvm.compiler.capture.emit import Arg, Emitter, axis, dtype_of, val
+
+from .index import stacked_indices
+from .registry import rule
+from .shape import LAST
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+
+
+def _put(e: Emitter, x: Arg, at: int, start: int, stop: int, piece: ir.Value) -> ir.Value:
+    """x with x[start:stop] along `at` exchanged for `piece`."""
+    value, axes = e.tensor(x), e.ints([at])
+    parts = [piece]
+    if start > 0:
+        parts.insert(0, e.op("Slice", value, e.ints([0], "starts"), e.ints([start], "ends"), axes))
+    if stop != val(x).shape[at]:
+        parts.append(e.op("Slice", value, e.ints([stop], "starts"), e.ints([LAST], "ends"), axes))
+    return e.op("Concat", *parts, axis=at) if len(parts) > 1 else e.op("Identity", piece)
+
+
+def _from_front(e: Emitter, node: Node, position: Arg, size: int | torch.SymInt) -> int:
+    """A position counted from the front and clipped to the size."""
+    if not isinstance(position, int) or (not isinstance(size, int) and position < 0):
+        raise e.refuse("writes to a symbolic position; use torch.where or torch.cat", node)
+    if not isinstance(size, int):
+        return position
+    return min(max(position + size if position < 0 else position, 0), size)
+
+
+@rule(aten.select_scatter.default)
+def select_scatter(e: Emitter, node: Node, x: Arg, piece: Arg, dim: int, index: Arg) -> ir.Value:
+    at = axis(dim, val(x).dim())
+    start = _from_front(e, node, index, val(x).shape[at])
+    wide = e.op("Unsqueeze", e.tensor(piece, val(node).dtype), e.ints([at]))
+    return _put(e, x, at, start, start + 1, wide)
+
+
+@rule(aten.slice_scatter.default)
+def slice_scatter(
+    e: Emitter, node: Node, x: Arg, piece: Arg, dim: int = 0, start: Arg = None, end: Arg = None, step: int = 1
+) -> ir.Value:
+    at = axis(dim, val(x).dim())
+    size = val(x).shape[at]
+    value = e.tensor(piece, val(node).dtype)
+    if not isinstance(size, int) and start in (None, 0) and end in (None, LAST) and step == 1:
+        return e.op("Identity", value)
+    first = _from_front(e, node, start or 0, size)
+    last = size if end is None or (isinstance(end, int) and end >= LAST) else _from_front(e, node, end, size)
+    if step == 1:
+        return _put(e, x, at, first, last if not isinstance(last, int) else max(first, last), value)
+    indices = torch.arange(first, last, step).reshape([-1 if d == at else 1 for d in range(val(x).dim())])
+    wide = e.op("Expand", e.torch_constant(indices, "indices"), e.shape(list(val(piece).shape)))
+    return e.op("ScatterElements", e.tensor(x), wide, value, axis=at)
+
+
+_REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+def _scatter(e: Emitter, x: Arg, dim: int, indices: Arg, source: Arg, reduction: str | None) -> ir.Value:
+    """torch reads only the corner of `source` that the indices cover; ONNX wants equal shapes."""
+    dtype = val(x).dtype
+    sizes = list(val(indices).shape)
+    if isinstance(source, Node) and val(source).dim():
+        updates = e.tensor(source, dtype)
+        if list(val(source).shape) != sizes:
+            n = len(sizes)
+            updates = e.op("Slice", updates, e.ints([0] * n, "starts"), e.shape(sizes, "ends"), e.ints(list(range(n))))
+    else:
+        updates = e.op("Expand", e.tensor(source, dtype), e.shape(sizes))
+    return e.op(
+        "ScatterElements", e.tensor(x), e.tensor(indices), updates, axis=axis(dim, val(x).dim()), reduction=reduction
+    )
+
+
+@rule(aten.scatter.src, aten.scatter.value)
+def scatter(e: Emitter, node: Node, x: Arg, dim: int, indices: Arg, source: Arg) -> ir.Value:
+    return _scatter(e, x, dim, indices, source, None)
+
+
+@rule(aten.scatter.reduce, aten.scatter.value_reduce)
+def scatter_with(e: Emitter, node: Node, x: Arg, dim: int, indices: Arg, source: Arg, *, reduce: str) -> ir.Value:
+    return _scatter(e, x, dim, indices, source, _REDUCTIONS[reduce])
+
+
+@rule(aten.scatter_add.default)
+def scatter_add(e: Emitter, node: Node, x: Arg, dim: int, indices: Arg, source: Arg) -> ir.Value:
+    return _scatter(e, x, dim, indices, source, "add")
+
+
+@rule(aten.scatter_reduce.two)
+def scatter_reduce(
+    e: Emitter, node: Node, x: Arg, dim: int, indices: Arg, source: Arg, reduce: str, *, include_self: bool = True
+) -> ir.Value:
+    if reduce not in _REDUCTIONS or not include_self:
+        raise e.refuse(
+            f"reduce={reduce!r}, include_self={include_self} has no ONNX form; use sum, prod, amax or amin", node
+        )
+    return _scatter(e, x, dim, indices, source, _REDUCTIONS[reduce])
+
+
+@rule(aten.index_put.default)
+def index_put(
+    e: Emitter, node: Node, x: Arg, indices: Sequence[Node | None], values: Node, accumulate: bool = False
+) -> ir.Value:
+    chosen = [i for i in indices if i is not None]
+    if any(dtype_of(i) in (torch.bool, torch.uint8) for i in chosen):
+        return _put_by_mask(e, node, x, indices, values, accumulate)
+    if any(i is None for i in indices[: len(chosen)]):
+        raise e.refuse("indices after a full slice; index the leading dimensions, or transpose first", node)
+    stacked = stacked_indices(e, chosen)
+    index_shape = list(torch.broadcast_shapes(*[val(i).shape for i in chosen]))
+    shape = index_shape + list(val(x).shape[len(chosen) :])
+    updates = e.tensor(values, val(x).dtype)
+    if list(val(values).shape) != shape:
+        updates = e.op("Expand", updates, e.shape(shape))
+    return e.op("ScatterND", e.tensor(x), stacked, updates, reduction="add" if accumulate else None)
+
+
+def _put_by_mask(
+    e: Emitter, node: Node, x: Arg, indices: Sequence[Node | None], values: Node, accumulate: bool
+) -> ir.Value:
+    """x[mask] = number is a Where; a mask with as many values as it has hits is not of fixed shape."""
+    mask = indices[0]
+    if len(indices) != 1 or mask is None or accumulate or val(values).numel() != 1:
+        raise e.refuse("a boolean mask takes one number only; use torch.where(mask, values, x)", node)
+    condition = e.tensor(mask, torch.bool)
+    missing = val(x).dim() - val(mask).dim()
+    if missing:
+        condition = e.op("Unsqueeze", condition, e.ints([-1 - i for i in range(missing)]))
+    number = e.op("Reshape", e.tensor(values, val(x).dtype), e.ints([], "shape"))
+    return e.op("Where", condition, number, e.tensor(x))
+
+
+@rule(aten.masked_scatter.default)
+def masked_scatter(e: Emitter, node: Node, x: Arg, mask: Arg, source: Arg) -> ir.Value:
+    """The k-th hit of the mask takes the k-th element of the source."""
+    flat = e.ints([-1], "shape")
+    wide = e.op("Expand", e.tensor(mask), e.shape(list(val(x).shape)))
+    hits = e.op("CumSum", e.cast(e.op("Reshape", wide, flat), torch.int64), e.scalar(0, torch.int64, "axis"))
+    position = e.op("Max", e.op("Sub", hits, e.scalar(1, torch.int64)), e.scalar(0, torch.int64))
+    taken = e.op("Gather", e.op("Reshape", e.tensor(source), flat), position, axis=0)
+    return e.op("Where", wide, e.op("Reshape", taken, e.shape(list(val(x).shape))), e.tensor(x))

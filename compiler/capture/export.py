@@ -1,0 +1,174 @@
+"""`export`: a PyTorch function or module as Exported ONNX (model.onnx)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from pfvm.compiler.exporter import write_model
+from pfvm.compiler.importer import read_model
+from pfvm.compiler.signature import StateEntry, write_manifest
+from pfvm.errors import CaptureError
+
+from .dtypes import onnx_dtype, to_numpy
+from .emit import Emitter
+from .names import Names
+from .reach import ReachedTensor, walk
+from .structure import Structure, argument_names, arguments, describe
+from .trace import Trace, trace
+from .translate import describe_value, translate
+
+OPSET = 20  # the first with Gelu and with N-dimensional GridSample
+IR_VERSION = 10
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model with the nesting of its inputs and outputs, and the live tensor behind each weight.
+
+    `states` are keyed by their names in the model; `frozen` says that they are constants there. `size_outputs` are
+    outputs that the function returns as Python integers.
+    """
+
+    model: ir.Model
+    inputs: Structure
+    outputs: Structure
+    states: dict[str, ReachedTensor]
+    frozen: bool
+    argument_names: tuple[str, ...]
+    size_outputs: frozenset[str]
+
+
+def export(
+    fn: Callable[..., Any],
+    sample: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    freeze: bool | None = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+) -> ir.Model:
+    """The one-to-one ATen translation of `fn`, optionally written to `path`.
+
+    `fn` is a function or nn.Module; `sample` its only argument, or a tuple of positional arguments: tensors in any nesting
+    of dicts, lists and tuples, of the shapes and dtypes that calls will have. `dynamic={"x": {0: "batch"}}` makes
+    dimension 0 of input x symbolic. Weights become overridable initializers, described in metadata_props["pfvm.state"];
+    with `freeze` (default for an nn.Module) they become constants. No kernel runs, and nothing of the caller's changes.
+
+    Raises CaptureError, naming the source line and what to write instead.
+    """
+    model = capture(fn, sample, freeze=freeze, dynamic=dynamic).model
+    if path is not None:
+        write_model(read_model(model), path)
+    return model
+
+
+def capture(
+    fn: Callable[..., Any],
+    sample: Any,
+    *,
+    freeze: bool | None = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+) -> Exported:
+    """As `export`, keeping what a caller needs to feed the model."""
+    if not callable(fn):
+        raise CaptureError(f"{fn!r} is not a function or nn.Module")
+    frozen = isinstance(fn, torch.nn.Module) if freeze is None else freeze
+    args = arguments(sample)
+    arg_names = argument_names(fn, len(args), sample)
+    inputs, samples = describe(args, lambda v: isinstance(v, torch.Tensor), "input", arg_names)
+    axes = {name: dict(dims) for name, dims in (dynamic or {}).items()}
+    for name in axes:
+        if name not in inputs.tensor_names:
+            raise CaptureError(f"dynamic: there is no input {name!r}; the inputs are {', '.join(inputs.tensor_names)}")
+    traced = trace(fn, inputs, samples, walk(fn), axes)
+    builder = _Builder(traced, inputs, frozen, getattr(fn, "__name__", type(fn).__name__))
+    model = builder.build()
+    return Exported(
+        model, inputs, builder.outputs, builder.states, frozen, tuple(arg_names), frozenset(builder.size_outputs)
+    )
+
+
+class _Builder:
+    """Puts inputs, state, nodes and outputs together."""
+
+    def __init__(self, traced: Trace, inputs: Structure, frozen: bool, name: str) -> None:
+        self._traced = traced
+        self._inputs = inputs
+        self._frozen = frozen
+        self._graph_name = name
+        # Order of right to a name: inputs, outputs, weights, everything internal.
+        self._names = Names(inputs.tensor_names)
+        self.outputs = _output_names(traced.outputs, self._names)
+        self._emitter = Emitter(self._names, traced.symbols)
+        self.states: dict[str, ReachedTensor] = {}
+        self.size_outputs: set[str] = set()
+
+    def build(self) -> ir.Model:
+        placeholders = self._traced.graph.graph.find_nodes(op="placeholder")
+        count = len(self._inputs.tensor_names)
+        inputs = [self._input(n, name) for n, name in zip(placeholders, self._inputs.tensor_names)]
+        weights = [self._weight(n, s) for n, s in zip(placeholders[count:], self._traced.states) if n.users]
+        results = translate(self._emitter, self._traced.graph)
+        outputs = self._name_outputs(results, {*inputs, *weights})
+        graph = ir.Graph(
+            inputs if self._frozen else inputs + weights,
+            outputs,
+            nodes=self._emitter.nodes,
+            initializers=weights + self._emitter.initializers,
+            opset_imports={"": OPSET},
+            name=self._graph_name,
+        )
+        model = ir.Model(graph, ir_version=IR_VERSION, producer_name="pfvm")
+        if self.states and not self._frozen:
+            write_manifest(model, [StateEntry(n, s.kind, s.name) for n, s in self.states.items()])
+        return model
+
+    def _input(self, node: torch.fx.Node, name: str) -> ir.Value:
+        value = ir.Value(name=name)
+        describe_value(value, node.meta["val"], self._traced.symbols)
+        self._emitter.bind(node, value)
+        return value
+
+    def _weight(self, node: torch.fx.Node, state: ReachedTensor) -> ir.Value:
+        name = self._names.take(state.name)
+        array = np.array(to_numpy(state.tensor))  # a copy: the file keeps today's values
+        value = ir.Value(
+            name=name,
+            shape=ir.Shape(array.shape),
+            type=ir.TensorType(onnx_dtype(state.tensor.dtype)),
+            const_value=ir.Tensor(array, name=name),
+        )
+        self.states[name] = state
+        self._emitter.bind(node, value)
+        return value
+
+    def _name_outputs(self, results: list[tuple[Any, Any]], taken: set[ir.Value]) -> list[ir.Value]:
+        outputs: list[ir.Value] = []
+        for (node, value), name in zip(results, self.outputs.tensor_names):
+            if not isinstance(value, ir.Value):  # a size that turned out to be a plain number
+                self._emitter.begin(self._traced.graph.graph.output_node())
+                value = self._emitter.scalar(value, torch.int64, "size")
+            if value in taken or value.producer() is None:
+                self._emitter.begin(node if isinstance(node, torch.fx.Node) else self._traced.graph.graph.output_node())
+                value = self._emitter.op("Identity", value)
+            if not isinstance(getattr(node, "meta", {}).get("val"), torch.Tensor):
+                self.size_outputs.add(name)
+            taken.add(value)
+            value.name = name
+            describe_value(value, node.meta["val"] if isinstance(node, torch.fx.Node) else node, self._traced.symbols)
+            outputs.append(value)
+        return outputs
+
+
+def _output_names(outputs: Structure, names: Names) -> Structure:
+    """The user's names; an output with an input's name gets ".out" added, because ONNX has one name space."""
+    final = {}
+    for name in outputs.tensor_names:
+        taken = names.take(name)
+        final[name] = taken if taken == name else names.take(f"{name}.out")
+    return outputs.renamed(final)

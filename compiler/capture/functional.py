@@ -1,0 +1,62 @@
+"""Second pass: in-place updates of local tensors become new values; updates that would leave the function are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from pfvm.errors import CaptureError
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from .source import origin_of_node
+
+aten = torch.ops.aten
+
+
+def make_functional(
+    graph: torch.fx.GraphModule, mode: FakeTensorMode, names: Sequence[str], input_count: int
+) -> torch.fx.GraphModule:
+    """The graph without in-place ops; itself where it has none. `names` are those of the placeholders, inputs first."""
+    if not any(_is_mutation(n) for n in graph.graph.nodes):
+        return graph
+    placeholders = graph.graph.find_nodes(op="placeholder")
+
+    def interpret(*args: Any) -> tuple[Any, ...]:
+        with fx_traceback.preserve_node_meta():
+            return torch.fx.Interpreter(graph).run(*args)
+
+    with torch.no_grad(), mode:
+        args = [torch.empty_strided(v.size(), v.stride(), dtype=v.dtype) for v in (n.meta["val"] for n in placeholders)]
+        result = make_fx(
+            torch.func.functionalize(interpret, remove="mutations"), tracing_mode="real", _allow_non_fake_inputs=True
+        )(*args)
+    _check(result, names, input_count)
+    return result
+
+
+def _is_mutation(node: torch.fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _check(graph: torch.fx.GraphModule, names: Sequence[str], input_count: int) -> None:
+    """Functionalization ends with a copy_ onto every placeholder that the function changed in place."""
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    for node in graph.graph.nodes:
+        if not _is_mutation(node):
+            continue
+        source = origin_of_node(node).source
+        if node.target is not aten.copy_.default or node.args[0] not in placeholders:
+            raise CaptureError(f"{source}: in-place op {node.target} cannot be captured; write its out-of-place form")
+        index = placeholders.index(node.args[0])
+        if index < input_count:
+            raise CaptureError(
+                f"{source}: input {names[index]!r} is changed in place, which its caller would not see from a compiled function; "
+                "work on a copy (x = x.clone()) or write x = x + 1 in place of x += 1"
+            )
+        raise CaptureError(
+            f"{source}: {names[index]!r} is changed in place; updates of state come with the training half. "
+            "Call model.eval() before, or return the new value as an output"
+        )

@@ -1,0 +1,33 @@
+"""Whether two traces of one function are the same graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .source import origin_of_node
+
+
+def first_difference(first: torch.fx.GraphModule, second: torch.fx.GraphModule) -> str | None:
+    """The source line of the first node that differs; None when the graphs, constants included, are equal."""
+    a, b = list(first.graph.nodes), list(second.graph.nodes)
+    seen: tuple[dict[Any, int], dict[Any, int]] = {}, {}
+    for index, (x, y) in enumerate(zip(a, b)):
+        seen[0][x] = seen[1][y] = index
+        if _text(first, x, seen[0]) != _text(second, y, seen[1]):
+            return origin_of_node(x).source
+    if len(a) != len(b):
+        longer = a if len(a) > len(b) else b
+        return origin_of_node(longer[min(len(a), len(b)) - 1]).source
+    return None
+
+
+def _text(graph: torch.fx.GraphModule, node: torch.fx.Node, index: dict[Any, int]) -> str:
+    args = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: f"%{index[n]}")
+    target: Any = node.target if node.op == "call_function" else ""
+    if node.op == "get_attr":
+        target = getattr(graph, str(node.target))
+        if isinstance(target, torch.Tensor):
+            target = (tuple(target.shape), target.dtype, target.detach().reshape(-1).tolist())
+    return f"{node.op} {target} {args}"

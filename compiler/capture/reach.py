@@ -1,0 +1,190 @@
+"""Everything a function can reach: its modules, tensors and containers, with the path by which each is reached.
+
+Nobody registers anything. The walk follows closure cells, the globals that the code names, defaults, bound `self`, partials,
+modules, containers and plain objects. A tensor's path becomes its name; its `Place` reads it again at call time, so
+that a weight that was replaced (not just changed in place) is seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+_LIBRARIES = frozenset({"torch", "numpy", "pfvm", "onnx", "onnx_ir", "builtins"}) | sys.stdlib_module_names
+_LONGEST_CONTAINER = 100_000  # a longer list is data, not structure
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+@dataclass(frozen=True)
+class Place:
+    """How to read an object again: the reader applied to what the parent place holds now."""
+
+    parent: Place | None
+    read: Callable[[Any], Any]
+
+    def get(self) -> Any:
+        """The object that hangs here now; LookupError or AttributeError when it is gone."""
+        return self.read(self.parent.get() if self.parent is not None else None)
+
+
+@dataclass
+class ReachedTensor:
+    """A tensor, its readable path ("model.linear1.weight") and where it hangs (None: only the trace saw it)."""
+
+    name: str
+    tensor: torch.Tensor
+    place: Place | None
+
+    @property
+    def kind(self) -> Literal["param", "buffer"]:
+        return "param" if isinstance(self.tensor, torch.nn.Parameter) else "buffer"
+
+
+@dataclass
+class Reach:
+    """What the walk found. `containers` are (object, its dict, shallow copy) or lists, to put back after the trace."""
+
+    tensors: list[ReachedTensor] = field(default_factory=list)
+    module_names: dict[int, str] = field(default_factory=dict)
+    modules: list[torch.nn.Module] = field(default_factory=list)
+    containers: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def restore(self) -> None:
+        """Undo what the traced function did to the reached containers (attributes set, lists appended to)."""
+        for container, copy in self.containers:
+            if isinstance(container, dict):
+                if container.keys() != copy.keys() or any(container[k] is not v for k, v in copy.items()):
+                    container.clear()
+                    container.update(copy)
+            elif len(container) != len(copy) or any(a is not b for a, b in zip(container, copy)):
+                container[:] = copy
+
+
+def walk(function: Any) -> Reach:
+    """The reach of a function, bound method, partial, callable object or nn.Module."""
+    reach = Reach()
+    seen: dict[int, Any] = {}  # holds the objects, so that no id is used twice
+    order = itertools.count()
+    root = Place(None, lambda _: function)
+    queue: list[tuple[int, int, Any, Place, str]] = [(0, next(order), function, root, "")]
+    while queue:
+        _, _, item, place, path = heapq.heappop(queue)
+        if id(item) in seen:
+            continue
+        seen[id(item)] = item
+        if isinstance(item, torch.Tensor):
+            reach.tensors.append(ReachedTensor(path or "tensor", item, place))
+            continue
+        if isinstance(item, torch.nn.Module):
+            reach.modules.append(item)
+            reach.module_names[id(item)] = path or type(item).__name__
+        for label, child, read in _children(item, reach):
+            if _is_structure(child):
+                child_path = ".".join(p for p in (path, label) if p)
+                heapq.heappush(queue, (_priority(child), next(order), child, Place(place, read), child_path))
+    return reach
+
+
+def _priority(item: Any) -> int:
+    """Modules first: a weight is named by its module, not by the optimizer or list that holds it too."""
+    if isinstance(item, torch.nn.Module):
+        return 0
+    return 2 if isinstance(item, torch.optim.Optimizer) else 1
+
+
+def _is_structure(item: Any) -> bool:
+    """Whether a tensor can hang below `item`. Numbers, strings, classes and library objects are leaves."""
+    if isinstance(item, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, functools.partial)):
+        return True
+    if isinstance(item, (dict, list, tuple)):
+        return 0 < len(item) <= _LONGEST_CONTAINER
+    if isinstance(item, (types.FunctionType, types.MethodType)):
+        return (getattr(item, "__module__", None) or "").partition(".")[0] not in _LIBRARIES
+    if isinstance(item, (type, types.ModuleType)):
+        return False
+    return type(item).__module__.partition(".")[0] not in _LIBRARIES and hasattr(item, "__dict__")
+
+
+_Child = tuple[str, Any, Callable[[Any], Any]]
+
+
+def _children(item: Any, reach: Reach) -> Iterator[_Child]:
+    if isinstance(item, types.MethodType):
+        yield "", item.__self__, lambda m: m.__self__
+        yield "", item.__func__, lambda m: m.__func__
+    elif isinstance(item, types.FunctionType):
+        yield from _children_of_function(item)
+    elif isinstance(item, functools.partial):
+        yield "", item.func, lambda p: p.func
+        yield "", item.args, lambda p: p.args
+        yield "", item.keywords, lambda p: p.keywords
+    elif isinstance(item, torch.nn.Module):
+        yield from _children_of_module(item, reach)
+    elif isinstance(item, dict):
+        reach.containers.append((item, dict(item)))
+        yield from ((str(k), v, lambda d, k=k: d[k]) for k, v in item.items())
+    elif isinstance(item, (list, tuple)):
+        if isinstance(item, list):
+            reach.containers.append((item, list(item)))
+        yield from ((str(i), v, lambda s, i=i: s[i]) for i, v in enumerate(item))
+    else:
+        yield from _children_of_object(item, reach)
+
+
+def _children_of_function(function: types.FunctionType) -> Iterator[_Child]:
+    for i, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or ())):
+        try:
+            yield name, cell.cell_contents, lambda f, i=i: f.__closure__[i].cell_contents
+        except ValueError:  # an empty cell: assigned after the function was made
+            continue
+    names = _global_names(function.__code__)
+    for name in names:
+        if name not in function.__globals__:
+            continue
+        value = function.__globals__[name]
+        if not isinstance(value, types.ModuleType):
+            yield name, value, lambda f, n=name: f.__globals__[n]
+        elif value.__name__.partition(".")[0] not in _LIBRARIES:
+            for attribute in names:
+                if attribute in vars(value):
+                    read = lambda f, n=name, a=attribute: getattr(f.__globals__[n], a)  # noqa: E731
+                    yield f"{name}.{attribute}", vars(value)[attribute], read
+    if function.__defaults__:
+        yield "", function.__defaults__, lambda f: f.__defaults__
+    if function.__kwdefaults__:
+        yield "", function.__kwdefaults__, lambda f: f.__kwdefaults__
+
+
+def _global_names(code: types.CodeType) -> list[str]:
+    """Names that the code, or a lambda or inner function in it, looks up, in order of first use."""
+    names = dict.fromkeys(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= dict.fromkeys(_global_names(constant))
+    return list(names)
+
+
+def _children_of_module(module: torch.nn.Module, reach: Reach) -> Iterator[_Child]:
+    attributes = vars(module)
+    reach.containers.append((attributes, dict(attributes)))
+    for table in _MODULE_TABLES:
+        entries = attributes[table]
+        reach.containers.append((entries, dict(entries)))
+        yield from ((k, v, lambda m, t=table, k=k: vars(m)[t][k]) for k, v in entries.items() if v is not None)
+    for key, value in attributes.items():
+        if key not in _MODULE_TABLES and not (key.startswith("_") and key.endswith("_hooks")):
+            yield key, value, lambda m, k=key: vars(m)[k]
+
+
+def _children_of_object(item: Any, reach: Reach) -> Iterator[_Child]:
+    attributes = vars(item)
+    reach.containers.append((attributes, dict(attributes)))
+    yield from ((k, v, lambda o, k=k: vars(o)[k]) for k, v in attributes.items())

@@ -1,0 +1,111 @@
+"""Nested arguments and results as flat, named tensors, and back."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from pfvm.errors import CaptureError, InputError
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A pytree whose leaves are tensors, named by path ("a.b", "0"), and constants.
+
+    `names[i]` is None where leaf i is a constant; `constants[i]` is its value (None at tensor leaves).
+    """
+
+    spec: pytree.TreeSpec
+    names: tuple[str | None, ...]
+    constants: tuple[Any, ...]
+
+    @property
+    def tensor_names(self) -> list[str]:
+        return [n for n in self.names if n is not None]
+
+    def renamed(self, new_names: dict[str, str]) -> Structure:
+        """The same structure with tensor leaves renamed."""
+        return Structure(self.spec, tuple(n if n is None else new_names[n] for n in self.names), self.constants)
+
+    def pack(self, values: dict[str, Any]) -> Any:
+        """The pytree with `values` at its tensor leaves."""
+        leaves = [c if n is None else values[n] for n, c in zip(self.names, self.constants)]
+        return pytree.tree_unflatten(leaves, self.spec)
+
+    def unpack(self, tree: Any) -> dict[str, Any]:
+        """Tensor leaves by name. Raises InputError where the tree or a constant differs from the example."""
+        leaves, spec = pytree.tree_flatten(tree)
+        if spec != self.spec:
+            raise InputError(f"the inputs are nested as {spec}, the example inputs were nested as {self.spec}")
+        feeds: dict[str, Any] = {}
+        for name, constant, leaf in zip(self.names, self.constants, leaves):
+            if name is not None:
+                feeds[name] = leaf
+            elif leaf != constant:
+                raise InputError(
+                    f"input {leaf!r} is a constant of the compiled function: it was {constant!r} at compile"
+                )
+        return feeds
+
+
+def describe(
+    tree: Any, is_tensor: Any, root: str, top_names: Sequence[str] | None = None
+) -> tuple[Structure, list[Any]]:
+    """Structure of `tree` and its tensor leaves. `root` names a bare leaf; `top_names` names the first level."""
+    with_path, spec = pytree.tree_flatten_with_path(tree)
+    names: list[str | None] = []
+    tensors = []
+    for path, leaf in with_path:
+        parts = [_key(k) for k in path]
+        if top_names is not None and path:
+            parts[0] = top_names[path[0].idx]
+        if is_tensor(leaf):
+            names.append(".".join(p for p in parts if p) or root)
+            tensors.append(leaf)
+        else:
+            names.append(None)
+    constants = tuple(leaf if name is None else None for name, (_, leaf) in zip(names, with_path))
+    given = [n for n in names if n is not None]
+    if len(set(given)) != len(given):
+        twice = next(n for n in given if given.count(n) > 1)
+        raise CaptureError(f"two tensors are both named {twice!r} by their paths; rename a dictionary key")
+    return Structure(spec, tuple(names), constants), tensors
+
+
+def _key(entry: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)
+
+
+def arguments(sample: Any) -> tuple[Any, ...]:
+    """A tuple is the positional arguments; anything else is the only one."""
+    return sample if type(sample) is tuple else (sample,)
+
+
+def argument_names(function: Any, count: int, sample: Any) -> list[str]:
+    """Names of the positional arguments; the only argument, when it is a container, lends its own keys instead."""
+    if type(sample) is not tuple and isinstance(sample, (dict, list)):
+        return [""]
+    target = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        parameters = list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError):
+        return [f"input{i}" for i in range(count)]
+    names: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}{i}" for i in range(count - len(names))]
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+    if len(names) < count:
+        raise CaptureError(
+            f"{getattr(function, '__name__', function)} takes {len(names)} positional arguments but {count} sample inputs were given "
+            "(a tuple is the positional arguments; pass a list or dict for one nested argument)"
+        )
+    return names[:count]

@@ -1,0 +1,76 @@
+"""Symbolic dimensions: user's names ("batch") for the symbols of torch's shape environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+from pfvm.errors import CaptureError
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+
+class Symbols:
+    """Makes fake inputs whose dynamic dimensions are symbols, one symbol per name."""
+
+    def __init__(self, shape_env: ShapeEnv, dynamic: dict[str, dict[int, str]]) -> None:
+        self.shape_env = shape_env
+        self._dynamic = dynamic
+        self._by_name: dict[str, torch.SymInt] = {}
+        self._sample_size: dict[str, int] = {}
+
+    def fake(self, name: str, sample: torch.Tensor) -> torch.Tensor:
+        """A fake of the sample. Call it within the fake mode. Dynamic inputs are taken as contiguous."""
+        dims = self._dynamic.get(name, {})
+        if not dims:
+            return torch.empty_strided(sample.size(), sample.stride(), dtype=sample.dtype, device=sample.device)
+        shape: list[Any] = list(sample.shape)
+        for axis, symbol in dims.items():
+            if not -len(shape) <= axis < len(shape):
+                raise CaptureError(f"dynamic: input {name!r} has {len(shape)} dimensions, there is no dimension {axis}")
+            shape[axis] = self._symbol(name, axis, symbol, shape[axis])
+        return torch.empty(shape, dtype=sample.dtype, device=sample.device)
+
+    def _symbol(self, name: str, axis: int, symbol: str, size: int) -> torch.SymInt:
+        if symbol not in self._by_name:
+            if size < 2:
+                raise CaptureError(
+                    f"dynamic: dimension {axis} of input {name!r} ({symbol!r}) is {size} in the sample; "
+                    "give a sample of at least 2, because torch treats 0 and 1 as special"
+                )
+            source = ConstantSource(f"dynamic_{symbol}")
+            expression = self.shape_env.create_symbol(size, source, dynamic_dim=DimDynamic.DYNAMIC)
+            self._by_name[symbol] = self.shape_env.create_symintnode(expression, hint=size, source=source)
+            self._sample_size[symbol] = size
+        elif self._sample_size[symbol] != size:
+            raise CaptureError(
+                f"dynamic: {symbol!r} is {self._sample_size[symbol]} elsewhere but {size} in dimension {axis} of input {name!r}"
+            )
+        return self._by_name[symbol]
+
+    def check(self) -> None:
+        """Refuse a symbol that the function fixed, and conditions on symbols that the graph would take for granted."""
+        for name, symbol in self._by_name.items():
+            expression = self.shape_env.simplify(symbol.node.expr)
+            if expression.is_number:
+                raise CaptureError(
+                    f"the symbolic dimension {name!r} is used as the fixed number {expression}: a shape in the function or a weight "
+                    f"is tied to the sample's size; take sizes from x.shape, or leave {name!r} out of dynamic"
+                )
+        for guard in self.shape_env.guards:
+            text = self._named(guard.expr)
+            raise CaptureError(
+                f"the function takes a branch on a symbolic dimension ({text}), which only holds for some sizes; "
+                "write it without that condition, or leave the dimension out of dynamic"
+            )
+
+    def dim(self, size: int | torch.SymInt) -> int | str:
+        """A dimension for ONNX: a number, a user's name, or an expression of names."""
+        if isinstance(size, int):
+            return size
+        return self._named(self.shape_env.simplify(size.node.expr))
+
+    def _named(self, expression: Any) -> str:
+        names = {s.node.expr: sympy.Symbol(n, integer=True, positive=True) for n, s in self._by_name.items()}
+        return str(expression.xreplace(names)).replace(" ", "")

@@ -1,0 +1,184 @@
+"""One PyTorch function → one functional FX graph of ATen ops, below autograd.
+
+The function is run twice on fake tensors; a difference between the two graphs means that changing Python state (a counter,
+a random number, the clock) would be baked in, and is refused. A second pass removes in-place updates where there are any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from pfvm.errors import CaptureError
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from .fake_swap import fake_swap
+from .functional import make_functional
+from .graph_diff import first_difference
+from .reach import Reach, ReachedTensor
+from .source import OriginMode, line_of_exception, line_of_function
+from .structure import Structure, describe
+from .symbols import Symbols
+
+_DATA_DEPENDENT = (
+    "Python needs the value of a tensor here (if/while/assert on a tensor, .item(), int(), float(), .tolist(), .numpy()), "
+    "but a captured function has no values yet; write torch.where(condition, a, b), or keep the number a tensor"
+)
+_DYNAMIC_SHAPE = "the shape of this result depends on the data; keep a fixed shape, for example torch.where(mask, x, 0) in place of x[mask]"
+_ATTEMPTS = 4  # each adds the tensors that only the trace could see
+
+
+@dataclass
+class Trace:
+    """A functional FX graph. Placeholders: the inputs in order, then `states` in order. Outputs: the tensor leaves of `outputs`."""
+
+    graph: torch.fx.GraphModule
+    states: list[ReachedTensor]
+    outputs: Structure
+    symbols: Symbols
+
+
+def trace(
+    function: Callable[..., Any],
+    inputs: Structure,
+    samples: Sequence[torch.Tensor],
+    reach: Reach,
+    dynamic: dict[str, dict[int, str]],
+) -> Trace:
+    """Trace `function` at the shapes of `samples`. Raises CaptureError; leaves the user's tensors, grads and generators untouched."""
+    states = [t for t in reach.tensors if t.tensor.layout is torch.strided]
+    for _ in range(_ATTEMPTS):
+        symbols = Symbols(ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False), dynamic)
+        runs = [_Run(function, inputs, reach) for _ in range(2)]
+        with _untouched(reach), _tracing_settings():
+            mode = FakeTensorMode(shape_env=symbols.shape_env, allow_non_fake_inputs=True)
+            tensors = [s.tensor for s in states]
+            with fake_swap(mode, tensors), mode, contextlib.ExitStack() as stack:
+                if dynamic:
+                    stack.enter_context(enable_python_dispatcher())
+                fakes = [symbols.fake(name, sample) for name, sample in zip(inputs.tensor_names, samples)]
+                graphs = [_errors_named(run, function, fakes, tensors) for run in runs]
+        extra = _seen_by_trace(graphs, runs)
+        if extra:
+            states = states + [ReachedTensor(f"tensor_{len(states) + i}", t, None) for i, t in enumerate(extra)]
+            continue
+        difference = first_difference(*graphs)
+        if difference is not None:
+            raise CaptureError(
+                f"{difference}: the function does not do the same the second time it is called, so a Python value that changes "
+                "(counter, random number, time) would be baked into the graph; pass it in as a tensor input"
+            )
+        graph = make_functional(graphs[0], mode, inputs.tensor_names + [s.name for s in states], len(samples))
+        symbols.check()
+        return Trace(graph, states, runs[0].outputs, symbols)
+    raise CaptureError(
+        f"{line_of_function(function)}: the function makes new tensors that outlive it at every call; return them"
+    )
+
+
+class _Run:
+    """One trace of the user's function. Called by make_fx with the fake inputs and the swapped state."""
+
+    def __init__(self, function: Callable[..., Any], inputs: Structure, reach: Reach) -> None:
+        self._function = function
+        self._inputs = inputs
+        self._reach = reach
+        self.outputs: Structure
+
+    def __call__(self, fakes: list[torch.Tensor], states: list[torch.Tensor]) -> list[Any]:
+        names = self._inputs.tensor_names
+        args = self._inputs.pack(dict(zip(names, fakes)))
+        with fx_traceback.preserve_node_meta(), OriginMode(self._reach.module_names):
+            result = self._function(*args)
+        if any(t.grad is not None for t in (*fakes, *states)):
+            raise CaptureError(
+                f"{line_of_function(self._function)}: the function calls backward(); training steps come with the training half, "
+                "compile the forward pass"
+            )
+        self.outputs, leaves = describe(result, lambda v: isinstance(v, (torch.Tensor, torch.SymInt)), "output")
+        return [leaf.detach() if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf for leaf in leaves]
+
+
+def _errors_named(
+    run: _Run, function: Callable[..., Any], fakes: list[Any], states: list[torch.Tensor]
+) -> torch.fx.GraphModule:
+    try:
+        graph = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(fakes, states)
+    except CaptureError:
+        raise
+    except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
+        raise CaptureError(f"{line_of_exception(error)}: {_DATA_DEPENDENT}") from error
+    except DynamicOutputShapeException as error:
+        raise CaptureError(f"{line_of_exception(error)}: {error.func}: {_DYNAMIC_SHAPE}") from error
+    except UnsupportedOperatorException as error:
+        raise CaptureError(
+            f"{line_of_exception(error)}: op {error.func} cannot be traced without data; write it with ATen ops"
+        ) from error
+    except Exception as error:  # the user's own error, or torch's: say where, and keep the cause
+        raise CaptureError(f"{line_of_exception(error)}: capture failed: {type(error).__name__}: {error}") from error
+    _flatten(graph)
+    return graph
+
+
+def _flatten(graph: torch.fx.GraphModule) -> None:
+    """Drop make_fx's pytree wrapping: the graph takes placeholders and returns a flat tuple."""
+    graph.graph.set_codegen(torch.fx.graph.CodeGen())
+    output = graph.graph.output_node()
+    output.args = (tuple(pytree.tree_leaves(output.args[0])),)
+    graph.recompile()
+
+
+def _seen_by_trace(graphs: Sequence[torch.fx.GraphModule], runs: Sequence[_Run]) -> list[torch.Tensor]:
+    """Tensors that existed before the function ran and that only the trace could find: the same object in both traces."""
+    first, second = (
+        {
+            id(t): t
+            for t in (getattr(g, n.target, None) for n in g.graph.find_nodes(op="get_attr"))
+            if isinstance(t, torch.Tensor)
+        }
+        for g in graphs
+    )
+    return [t for i, t in first.items() if i in second]
+
+
+@contextlib.contextmanager
+def _untouched(reach: Reach) -> Iterator[None]:
+    """Put back every generator and every attribute or list of the user's that the function changed."""
+    torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(torch_state)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        reach.restore()
+
+
+@contextlib.contextmanager
+def _tracing_settings() -> Iterator[None]:
+    """Take the plain path through torch: no fused attention or encoder, no mkldnn-only ops, no autograd threads."""
+    fast_path, mkldnn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
+    with sdpa_kernel(SDPBackend.MATH), torch.autograd.set_multithreading_enabled(False):
+        torch.backends.mha.set_fastpath_enabled(False)
+        torch._C._set_mkldnn_enabled(False)  # mkldnn.flags() would warn about Intel GPUs
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast_path)
+            torch._C._set_mkldnn_enabled(mkldnn)

@@ -1,0 +1,76 @@
+"""FX graph of ATen ops → nodes of an ONNX graph, by the table in aten/. One rule per op, nothing cleaned up."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from pfvm.errors import CaptureError
+
+from .aten import TABLE
+from .dtypes import onnx_dtype
+from .emit import Emitter, val
+from .source import origin_of_node
+from .symbols import Symbols
+
+
+def translate(emitter: Emitter, graph: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, Any]]:
+    """Translate every call of the graph; placeholders are bound already. Returns the output FX nodes with their values."""
+    for node in graph.graph.nodes:
+        if node.op == "get_attr":
+            emitter.begin(node)
+            emitter.bind(node, emitter.torch_constant(getattr(graph, str(node.target)), "value"))
+        elif node.op == "call_function":
+            _translate_call(emitter, node)
+    outputs = graph.graph.output_node().args[0]
+    assert isinstance(outputs, (tuple, list))
+    return [(n, emitter.values[n] if isinstance(n, torch.fx.Node) else n) for n in outputs]
+
+
+def _translate_call(emitter: Emitter, node: torch.fx.Node) -> None:
+    if node.target is operator.getitem:
+        source, index = node.args
+        emitter.bind(node, emitter.values[source][index])  # type: ignore[index]
+        return
+    rule = TABLE.get(node.target)
+    if rule is None:
+        where = origin_of_node(node)
+        inside = f" in module {where.module}" if where.module else ""
+        raise CaptureError(
+            f"{where.source}: ATen op {node.target}{inside} has no translation to ONNX; "
+            "write this line with other torch functions (pfvm.compiler.capture.aten holds the table)"
+        )
+    emitter.begin(node)
+    first = len(emitter.nodes)
+    result = rule(emitter, node, *node.args, **node.kwargs)
+    _name(emitter, node, result, emitter.nodes[first:])
+    emitter.bind(node, result)
+
+
+def _name(emitter: Emitter, node: torch.fx.Node, result: Any, made: list[ir.Node]) -> None:
+    """Results take the FX node's name (and that of the schema's result where there are several), and its shape and dtype."""
+    several = isinstance(result, (list, tuple))
+    values = list(result) if several else [result]
+    seen = val(node) if several else [val(node)]
+    for index, value in enumerate(values):
+        if value is None or value.producer() not in made:
+            continue  # a dead second result, or a view that is the operand itself
+        value.name = emitter.names.take(f"{node.name}.{_result_name(node, index)}" if several else node.name)
+        describe_value(value, seen[index], emitter.symbols)
+
+
+def _result_name(node: torch.fx.Node, index: int) -> str:
+    returns = node.target._schema.returns if isinstance(node.target, torch._ops.OpOverload) else ()
+    return (returns[index].name if index < len(returns) else "") or str(index)
+
+
+def describe_value(value: ir.Value, seen: Any, symbols: Symbols) -> None:
+    """Shape and dtype of a Value from what the trace saw."""
+    if isinstance(seen, torch.Tensor):
+        value.shape = ir.Shape([symbols.dim(s) for s in seen.shape])
+        value.type = ir.TensorType(onnx_dtype(seen.dtype))
+    elif isinstance(seen, (torch.SymInt, int)):
+        value.shape = ir.Shape([])
+        value.type = ir.TensorType(ir.DataType.INT64)

@@ -1,0 +1,120 @@
+"""`pfvm.compile`: a PyTorch function that runs as a compiled graph on a device."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+from pfvm.compiler import driver
+from pfvm.compiler import options as option_schema
+from pfvm.errors import InputError, MissingExtraError
+
+from .device import Device, load_executable, parse_device
+from .ort import evaluate
+
+if TYPE_CHECKING:
+    from pfvm.compiler.capture.export import Exported
+
+    from .executable import Executable
+    from .torch_state import TorchState
+
+
+def compile(
+    fn: Callable[..., Any],
+    example_inputs: Any,
+    device: str | Device = "pfvm:cpu",
+    codegen_dir: str | os.PathLike[str] | None = None,
+    options: option_schema.Options | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    freeze: bool | None = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+) -> CompiledFunction:
+    """Compile a function or nn.Module for the inputs' shapes and dtypes; the result is called like `fn`.
+
+    fn: from tensors in any nesting of dicts, lists and tuples to the same; it may use modules and tensors from outside.
+    example_inputs: its only argument, or a tuple of positional arguments. Values do not matter.
+    device: as for `pfvm.load`.
+    codegen_dir: folder for model.onnx (as captured), pfvm.onnx (as run) and passes.json.
+    options: an Options, a mapping of its fields, or a JSON file {"args": ["--flag=value"]}; "<codegen_dir>" in it is
+        replaced by the folder.
+    freeze: False: weights are read at every call, so training between two calls shows. True: they are constants, and
+        a call after they changed is refused. Default: True for an nn.Module, False for a function.
+    dynamic: {"x": {0: "batch"}} lets dimension 0 of input x take any size.
+
+    Raises CaptureError (names the source line), OptionError, NotBuiltError, MissingExtraError.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtraError("pfvm.compile", "torch")
+    from pfvm.compiler.capture.export import capture
+
+    from .torch_state import TorchState
+
+    target = parse_device(device)
+    target.require()
+    settings = _options(options, codegen_dir)
+    exported = capture(fn, example_inputs, freeze=freeze, dynamic=dynamic)
+    state = TorchState(exported.states, exported.frozen)
+    result = driver.compile_source(exported.model, settings, evaluate=evaluate)
+    return CompiledFunction(exported, result, load_executable(result.model, target), state, target, settings.artifacts)
+
+
+def _options(
+    options: option_schema.Options | Mapping[str, Any] | str | os.PathLike[str] | None,
+    codegen_dir: str | os.PathLike[str] | None,
+) -> option_schema.Options:
+    if codegen_dir is None:
+        return option_schema.parse(options)
+    folder = pathlib.Path(codegen_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    return option_schema.parse(options, placeholders={"codegen_dir": str(folder)}, artifacts=folder)
+
+
+class CompiledFunction:
+    """A compiled function. Call it as the original; results are torch tensors in the original's structure.
+
+    `model` is the compiled graph, `exported` the graph as captured, `passes` what every pass did, `artifacts` the
+    folder of the files (None without one). Raises InputError naming the input for a wrong shape, dtype or nesting.
+    """
+
+    def __init__(
+        self,
+        exported: Exported,
+        result: driver.CompileResult,
+        executable: Executable,
+        state: TorchState,
+        device: Device,
+        artifacts: pathlib.Path | None,
+    ) -> None:
+        self.exported: ir.Model = exported.model
+        self.model: ir.Model = result.model
+        self.passes = result.passes
+        self.executable = executable
+        self.device = device
+        self.artifacts = artifacts
+        self._signature = exported
+        self._state = state
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run once with the current weights."""
+        from .torch_state import as_array, as_tensor
+
+        given = self._signature.inputs.unpack(self._positional(args, kwargs))
+        feeds = {name: as_array(value) for name, value in given.items()}
+        results = self.executable({**feeds, **self._state.feeds()})
+        sizes = self._signature.size_outputs
+        return self._signature.outputs.pack({n: int(v) if n in sizes else as_tensor(v) for n, v in results.items()})
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        names = self._signature.argument_names
+        if not kwargs:
+            return args
+        unknown = [name for name in kwargs if name not in names[len(args) :]]
+        if unknown:
+            raise InputError(f"unknown or repeated argument {unknown[0]!r}; the arguments are {', '.join(names)}")
+        return (*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs))
+
+    def __repr__(self) -> str:
+        return f"<CompiledFunction {self.exported.graph.name!r} on {self.device.name}>"

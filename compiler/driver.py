@@ -1,0 +1,131 @@
+"""The stages in order: read, passes, write, and the artifacts directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Protocol
+
+import onnx
+import onnx_ir as ir
+from pfvm.errors import OptionError
+from pfvm.passes import pipeline
+from pfvm.passes.fold_constants import Evaluate
+from pfvm.passes.pipeline import PassRecord
+from pfvm.passes.rewriter import SEALED_DOMAIN, Rewriter
+
+from . import exporter
+from .importer import Source, read_model
+from .options import Options
+from .shapes import ShapeInference
+
+
+class Verifier(Protocol):
+    """Compares the model after a pass with the original; made by the runtime, which can run models."""
+
+    def __call__(self, model: ir.Model, pass_name: str) -> float:
+        """Largest difference, relative to the tolerance's scale. Raises MismatchError when they do not agree."""
+
+
+@dataclasses.dataclass
+class CompileResult:
+    """A compiled model in normal form and what every pass did."""
+
+    model: ir.Model
+    passes: list[PassRecord]
+
+    def summary(self) -> dict:
+        """The content of passes.json."""
+        first, last = (self.passes[0], self.passes[-1]) if self.passes else (None, None)
+        return {
+            "version": 1,
+            "nodes": [first.nodes_before, last.nodes_after] if first and last else None,
+            "bytes": [first.bytes_before, last.bytes_after] if first and last else None,
+            "seconds": sum(record.seconds for record in self.passes),
+            "passes": [dataclasses.asdict(record) for record in self.passes],
+        }
+
+
+def compile_model(
+    model: ir.Model,
+    options: Options,
+    *,
+    evaluate: Evaluate | None = None,
+    make_verifier: Callable[[ir.Model], Verifier] | None = None,
+) -> CompileResult:
+    """Run the passes on a copy of a model in normal form.
+
+    `evaluate` runs constant subgraphs; without one, floating point constants stay as they are. `make_verifier` is
+    called with the original when `options.verify` is set.
+    Raises MismatchError from the verifier.
+    """
+    working = read_model(model)
+    if options.opset is not None and options.opset != working.opset_imports.get(""):
+        working = _convert(working, options.opset)
+    disabled = list(options.disable)
+    if options.fused_ops == "inline":
+        disabled.append("fuse-cast-reduce-sum")
+        _inline_fused(working)
+    verifier = make_verifier(model) if options.verify and make_verifier is not None else None
+
+    def after(current: ir.Model, record: PassRecord) -> None:
+        if verifier is not None and record.changed:
+            record.max_difference = verifier(current, record.name)
+
+    records = pipeline.run(
+        Rewriter(working, ShapeInference(working)),
+        pipeline.select(options.opt_level, options.passes, disabled),
+        {"evaluate": evaluate},
+        after,
+    )
+    return CompileResult(working, records)
+
+
+def compile_source(
+    source: Source,
+    options: Options,
+    *,
+    evaluate: Evaluate | None = None,
+    make_verifier: Callable[[ir.Model], Verifier] | None = None,
+) -> CompileResult:
+    """Read a model, compile it, and write what the options ask for: the output file and the artifacts directory."""
+    original = read_model(source)
+    result = compile_model(original, options, evaluate=evaluate, make_verifier=make_verifier)
+    write_outputs(original, result, options)
+    return result
+
+
+def write_outputs(original: ir.Model, result: CompileResult, options: Options) -> None:
+    """Write the output file and, into the artifacts directory, model.onnx, pfvm.onnx and passes.json."""
+    if options.output is not None:
+        exporter.write_model(result.model, options.output, options.external_data)
+    if options.artifacts is not None:
+        folder = pathlib.Path(options.artifacts)
+        folder.mkdir(parents=True, exist_ok=True)
+        exporter.write_model(original, folder / "model.onnx", options.external_data)
+        exporter.write_model(result.model, folder / "pfvm.onnx", options.external_data)
+        exporter.write_text(folder / "passes.json", json.dumps(result.summary(), indent=1) + "\n")
+
+
+def _convert(model: ir.Model, opset: int) -> ir.Model:
+    """The model at another opset of ai.onnx, by onnx's own converter."""
+    complete = model.clone()
+    ir.external_data.load_to_model(complete)
+    try:
+        converted = onnx.version_converter.convert_version(exporter.to_proto(complete), opset)
+    except Exception as error:  # the converter raises bare RuntimeErrors from C++
+        reason = str(error).splitlines()[0]
+        raise OptionError(
+            f"--opset={opset}: the model cannot be converted from {model.opset_imports.get('')}: {reason}"
+        ) from error
+    result = read_model(converted)
+    result.metadata_props.update(model.metadata_props)
+    return result
+
+
+def _inline_fused(model: ir.Model) -> None:
+    """Turn fused functions of an earlier compilation back into standard operators."""
+    ir.passes.common.InlinePass(criteria=lambda function: function.domain == SEALED_DOMAIN)(model)
+    model.opset_imports.pop(SEALED_DOMAIN, None)

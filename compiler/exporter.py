@@ -1,0 +1,108 @@
+"""Normal form → ONNX file, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+from pfvm.errors import PfvmError
+
+from .importer import DECLARED_SHAPE
+from .signature import Interface
+
+PROTOBUF_LIMIT = 2**31 - 1
+"""A protobuf message holds less than 2 GiB; bigger models keep their weights in a file beside."""
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """The model as a ModelProto with the interface that was imported. External tensors stay references."""
+    interface = Interface.of(model)
+    copy = model.clone()
+    _export_shapes(copy, interface)
+    proto = ir.serde.serialize_model(copy)
+    declared = {v.name for v in proto.graph.input}
+    if model.ir_version < 4:  # there, every initializer is an input as well
+        appended = [v for v in copy.graph.initializers.values() if v.name not in declared]
+    else:
+        appended = []
+    interface.restore(proto)
+    proto.graph.input.extend(ir.serde.serialize_value(value) for value in appended)
+    return proto
+
+
+def _export_shapes(model: ir.Model, interface: Interface) -> None:
+    """Shapes of intermediate values: as inferred, with the file's own symbols only; else as the file declared."""
+    symbols = interface.symbols()
+    for root in [model.graph, *(f.graph for f in model.functions.values())]:
+        for graph in [root, *root.subgraphs()]:
+            for node in graph:
+                for out in node.outputs:
+                    out.shape = _exported(out, symbols)
+
+
+def _exported(value: ir.Value, symbols: frozenset[str]) -> ir.Shape | None:
+    if value.shape is None:
+        return value.meta.get(DECLARED_SHAPE)
+    return ir.Shape([d if isinstance(d, int) or d.value in symbols else ir.SymbolicDim(None) for d in value.shape])
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Bytes of all initializers, bodies included."""
+    graphs = [model.graph, *model.graph.subgraphs()]
+    return sum(v.const_value.nbytes for g in graphs for v in g.initializers.values() if v.const_value is not None)
+
+
+def write_model(model: ir.Model, path: str | os.PathLike, external_data: bool = False) -> None:
+    """Write a model; an existing file is replaced only once the new one is complete.
+
+    With `external_data`, or when the weights exceed protobuf's 2 GiB, they go to `<name>.data` beside the file.
+    Raises PfvmError when the file cannot be written; nothing is left behind then.
+    """
+    target = pathlib.Path(path)
+    external = external_data or weight_bytes(model) > PROTOBUF_LIMIT - 2**24
+    with staged(target) as folder:
+        source = model.clone()
+        if external:
+            ir.external_data.unload_from_model(source, folder, f"{target.name}.data", size_threshold_bytes=1024)
+        else:
+            ir.external_data.load_to_model(source)
+        _keep_interface(model, source)
+        (folder / target.name).write_bytes(to_proto(source).SerializeToString(deterministic=True))
+
+
+def _keep_interface(model: ir.Model, copy: ir.Model) -> None:
+    Interface.of(model).record(copy)
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    target = pathlib.Path(path)
+    with staged(target) as folder:
+        (folder / target.name).write_text(text)
+
+
+@contextlib.contextmanager
+def staged(target: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A temporary folder beside `target`; what the body writes there is moved into place when it ends well.
+
+    The file called like the target moves last: who finds it finds all of it. Raises PfvmError for operating system
+    errors (no such folder, no space, no permission).
+    """
+    try:
+        folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    except OSError as error:
+        raise PfvmError(f"cannot write {target}: {error.strerror}") from error
+    try:
+        yield folder
+        for file in sorted(folder.iterdir(), key=lambda f: f.name == target.name):
+            os.replace(file, target.parent / file.name)
+    except OSError as error:
+        raise PfvmError(f"cannot write {target}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

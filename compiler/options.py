@@ -1,0 +1,153 @@
+"""The one schema of options: keyword arguments = command-line flags = option files."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import pydantic
+from pfvm.errors import NotBuiltError, OptionError
+from pfvm.passes import pipeline, schema
+
+# Options of later versions: in the schema now, a named error until built.
+_NOT_BUILT = ("device", "target", "explain", "mesh", "scheduler")
+
+
+class Options(pydantic.BaseModel):
+    """How to compile. A flag `--opt-level=2` is the field `opt_level`, here and in option files."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True, populate_by_name=True)
+
+    output: pathlib.Path | None = pydantic.Field(
+        None,
+        validation_alias=pydantic.AliasChoices("output", "out_onnx", "o"),
+        description="where to write the compiled model",
+    )
+    artifacts: pathlib.Path | None = pydantic.Field(
+        None,
+        validation_alias=pydantic.AliasChoices("artifacts", "codegen_dir"),
+        description="folder for model.onnx, pfvm.onnx and passes.json",
+    )
+    opt_level: Literal[0, 1, 2, 3] = pydantic.Field(
+        2,
+        validation_alias=pydantic.AliasChoices("opt_level", "O"),
+        description="0 reads and writes only, 1 folds and cleans, 2 runs every pass, 3 is 2 for now",
+    )
+    passes: tuple[str, ...] = pydantic.Field(
+        (),
+        validation_alias=pydantic.AliasChoices("passes", "pass", "p"),
+        description="run this pass, with these options: NAME{option=value}",
+    )
+    disable: tuple[str, ...] = pydantic.Field((), description="do not run this pass")
+    opset: int | None = pydantic.Field(None, description="convert the model to this opset of ai.onnx first")
+    verify: bool = pydantic.Field(False, description="run the model after every pass and compare with the original")
+    external_data: bool = pydantic.Field(False, description="write the weights to a file beside the model")
+    fused_ops: Literal["function", "inline"] = pydantic.Field(
+        "function", description="fused nodes as calls of model-local functions, or not at all"
+    )
+    device: str | None = pydantic.Field(None, description="compile for this device (not built yet)")
+    target: str | None = pydantic.Field(None, description="allow the operators of this runtime (not built yet)")
+    explain: bool = pydantic.Field(False, description="print the segments and why they are cut (not built yet)")
+    mesh: str | None = pydantic.Field(None, description="mesh of devices, data=2,model=4 (not built yet)")
+    scheduler: str | None = pydantic.Field(None, description="scheduler of the plan (not built yet)")
+
+    @pydantic.field_validator("opset")
+    @classmethod
+    def _known_opset(cls, value: int | None) -> int | None:
+        if value is not None and not 1 <= value <= schema.newest_opset():
+            raise ValueError(f"ai.onnx has opsets 1 to {schema.newest_opset()}")
+        return value
+
+    @pydantic.field_validator("passes", "disable", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Options:
+        pipeline.select(self.opt_level, self.passes, self.disable)
+        for name in _NOT_BUILT:
+            if getattr(self, name) not in (None, False):
+                raise NotBuiltError(f"--{name} is not built yet in this version of pfvm")
+        return self
+
+
+def parse(
+    source: Options | Mapping[str, Any] | str | os.PathLike | None = None,
+    *,
+    placeholders: Mapping[str, str] | None = None,
+    **overrides: Any,
+) -> Options:
+    """Options from an option file, a mapping or nothing, with `overrides` on top.
+
+    An option file is JSON of the form {"args": ["--flag=value", "--switch"]}; a mapping may hold "args" too.
+    `placeholders` replaces `<name>` inside strings: {"codegen_dir": "out"} turns "<codegen_dir>/pfvm.onnx" into
+    "out/pfvm.onnx".
+    Raises OptionError naming the option, and NotBuiltError for an option of a later version.
+    """
+    if isinstance(source, Options):
+        values = source.model_dump(exclude_unset=True)
+    elif isinstance(source, Mapping):
+        values = dict(source)
+    else:
+        values = {} if source is None else _read_file(source)
+    values = {**from_args(values.pop("args", ())), **values, **overrides}
+    values = {key: _substitute(value, placeholders or {}) for key, value in values.items()}
+    try:
+        return Options(**values)
+    except pydantic.ValidationError as error:
+        raise OptionError("; ".join(_describe(item) for item in error.errors())) from error
+
+
+def _describe(item: Any) -> str:
+    name = "--" + ".".join(str(part) for part in item["loc"][:1]).replace("_", "-")
+    if item["type"] == "extra_forbidden":
+        known = ", ".join("--" + field.replace("_", "-") for field in Options.model_fields)
+        return f"there is no option {name}; options: {known}"
+    return f"{name}: {item['msg']}, not {item['input']!r}"
+
+
+def _read_file(path: str | os.PathLike) -> dict[str, Any]:
+    try:
+        data = json.loads(pathlib.Path(path).read_text())
+    except OSError as error:
+        raise OptionError(f"option file {path}: {error.strerror}") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise OptionError(f"option file {path} is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise OptionError(f'option file {path} must hold an object such as {{"args": ["--opt-level=2"]}}')
+    return data
+
+
+def from_args(args: Sequence[str]) -> dict[str, Any]:
+    """`["--opt-level=2", "--verify"]` → {"opt_level": "2", "verify": True}; a repeated flag collects a tuple."""
+    if isinstance(args, str) or not all(isinstance(arg, str) for arg in args):
+        raise OptionError('"args" must be a list of strings such as "--opt-level=2"')
+    values: dict[str, Any] = {}
+    for arg in args:
+        flag, equals, text = arg.partition("=")
+        name = flag.lstrip("-").replace("-", "_")
+        if not flag.startswith("-") or not name:
+            raise OptionError(f"option {arg!r} is not of the form --flag=value")
+        if flag.startswith("-O") and not equals:
+            name, equals, text = "O", "=", flag[2:]
+        value: Any = text if equals else True
+        if name in ("O", "opt_level") and text.isdigit():
+            value = int(text)
+        if name in ("passes", "pass", "p", "disable"):
+            value = (*values.get(name, ()), value)
+        values[name] = value
+    return values
+
+
+def _substitute(value: Any, placeholders: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        for name, text in placeholders.items():
+            value = value.replace(f"<{name}>", text)
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(_substitute(item, placeholders) for item in value)
+    return value

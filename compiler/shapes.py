@@ -1,0 +1,219 @@
+"""The one adapter to onnx-shape-inference: sound, incremental, and never a reason to fail.
+
+Shapes come from the inputs alone. What the library raises on, or is known to get wrong, is unknown here: facts that
+hold on one path only (a branch, a first iteration) are widened before they leave the body.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import onnx_shape_inference as osi
+from onnx_shape_inference import _functions  # function calls have no public entry; the version is pinned to 0.4
+from pfvm.passes.effects import bodies
+
+logger = logging.getLogger(__name__)
+Dim = int | ir.SymbolicDim
+
+
+class ShapeInference:
+    """Implements pfvm.passes.rewriter.ShapeInference for one model.
+
+    `failures` counts, by operator, nodes whose outputs stayed unknown because the library raised.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        osi.registry.collect()
+        self._context = osi.ShapeInferenceContext(model.opset_imports, policy="refine")
+        self._context.reserve_symbol_names(_symbols(model))
+        self._contexts: dict[ir.Graph, osi.ShapeInferenceContext] = {model.graph: self._context}
+        self._seen: dict[ir.Node, tuple[tuple[int, int], ...]] = {}
+        self._function_cache: dict = {}
+        self._schema_function_cache: dict = {}
+        self.failures: collections.Counter[str] = collections.Counter()
+
+    # ---- the protocol
+
+    def infer_model(self) -> None:
+        """Infer every graph, bodies included; nodes whose inputs are as they were are not visited again."""
+        self._infer_graph(self._context, self._model.graph)
+        for function in self._model.functions.values():
+            context = self._contexts.setdefault(
+                function.graph, self._context.create_child(function.opset_imports, resolved_attrs={})
+            )
+            self._infer_graph(context, function.graph)
+
+    def infer_node(self, node: ir.Node) -> None:
+        """Infer one new node."""
+        context = self._contexts.get(node.graph) if node.graph is not None else None
+        self._infer_node(context or self._context, node)
+
+    def contents(self, value: ir.Value) -> Sequence[Dim] | None:
+        """Elements of a 0-d or 1-d integer tensor as far as they follow from shapes; None when nothing is known."""
+        if value.dtype not in (ir.DataType.INT64, ir.DataType.INT32) or value.is_graph_input():
+            return None
+        return self._context.get_symbolic_value(value)
+
+    # ---- graphs
+
+    def _infer_graph(self, context: osi.ShapeInferenceContext, graph: ir.Graph) -> None:
+        self._contexts[graph] = context
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.shape = ir.Shape(value.const_value.shape)
+                value.type = value.type or ir.TensorType(value.const_value.dtype)
+        for value in graph.inputs:
+            context.name_anonymous_dims(value)
+        for node in graph:
+            self._infer_node(context, node)
+
+    def _process_graph(self, context: osi.ShapeInferenceContext, graph: ir.Graph, **_: object) -> bool:
+        """What the library calls for the body of a function: our own walk, without its memory."""
+        for node in graph:
+            self._seen.pop(node, None)
+        self._infer_graph(context, graph)
+        return True
+
+    # ---- nodes
+
+    def _infer_node(self, context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+        for value in node.inputs:
+            if value is not None:
+                context.name_anonymous_dims(value)
+        key = tuple((id(v), id(v.shape)) for v in node.inputs if v is not None)
+        inner = bodies(node)
+        if not inner and self._seen.get(node) == key:
+            return
+        self._seen[node] = key
+        _bind_body_inputs(context, node)
+        for body in inner:
+            self._infer_graph(context, body)
+        try:
+            self._call_library(context, node)
+        except Exception as error:
+            # The library raises all sorts of things on unusual nodes; not knowing a shape is always safe.
+            self.failures[node.op_type] += 1
+            logger.debug("shape of %s (%s) stays unknown: %s", node.name, node.op_type, error)
+            for out in node.outputs:
+                out.shape = None
+        _widen(context, node)
+        for out in node.outputs:
+            out.metadata_props.pop(osi.SYM_DATA_KEY, None)
+            if out.const_value is not None:
+                out.const_value = None  # contents() knows; a node's output is no constant of the file
+            if out.shape is not None and any(isinstance(d, int) and d < 0 for d in out.shape):
+                out.shape = None
+
+    def _call_library(self, context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+        identifier = (node.domain or "", node.op_type, node.overload or "")
+        if identifier in self._model.functions:
+            _functions.infer_function_call_output_shapes(
+                context,
+                node,
+                self._model.functions,
+                process_graph_fn=self._process_graph,
+                warn_on_missing=False,
+                inference_cache=self._function_cache,
+            )
+            return
+        version = context.get_opset_version(node.domain)
+        infer = osi.registry.get(node.domain, node.op_type, version=version)
+        if infer is None:
+            _functions.infer_via_op_schema_function(
+                context,
+                node,
+                process_graph_fn=self._process_graph,
+                warn_on_missing=False,
+                opset_version=version,
+                model_functions=self._model.functions,
+                inference_cache=self._function_cache,
+                op_function_cache=self._schema_function_cache,
+            )
+        elif any(attr.is_ref() for attr in node.attributes.values()):
+            if context.resolved_attrs:
+                with _functions._resolve_ref_attrs(node, context.resolved_attrs):
+                    infer(context, node)
+        else:
+            infer(context, node)
+
+
+def _symbols(model: ir.Model) -> set[str]:
+    """Every symbol that the file declares, so that new ones differ."""
+    names: set[str] = set()
+    for graph in [model.graph, *model.graph.subgraphs()]:
+        for value in [*graph.inputs, *graph.outputs, *(out for node in graph for out in node.outputs)]:
+            if value.shape is not None:
+                names.update(str(s) for s in value.shape.free_symbols())
+    return names
+
+
+def _bind_body_inputs(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """Give body inputs what is true in every iteration: types, and for Scan the shapes.
+
+    A value that a Loop carries may change its shape between iterations, so its shape stays unknown.
+    """
+    if node.domain != "" or node.op_type not in ("Loop", "Scan"):
+        return
+    (body,) = bodies(node) or (None,)
+    if body is None:
+        return
+    if node.op_type == "Loop":
+        for formal, actual in zip(list(body.inputs)[2:], list(node.inputs)[2:]):
+            formal.shape = None
+            if formal.type is None and actual is not None:
+                formal.type = actual.type
+        for formal in list(body.inputs)[:2]:
+            formal.shape = ir.Shape([]) if formal.shape is None else formal.shape
+        return
+    if context.get_opset_version("") < 9:  # Scan-8 has a batch axis
+        for formal in body.inputs:
+            formal.shape = None
+        return
+    scanned = node.attributes.get_int("num_scan_inputs", 0)
+    axes = node.attributes.get_ints("scan_input_axes", ()) or ()
+    states = len(node.inputs) - scanned
+    for i, (formal, actual) in enumerate(zip(body.inputs, node.inputs)):
+        if actual is None or actual.shape is None:
+            formal.shape = None
+            continue
+        dims = list(context.name_anonymous_dims_in_shape(actual.shape))
+        if i >= states and dims:
+            del dims[axes[i - states] if i - states < len(axes) else 0]
+        formal.shape = ir.Shape(dims)
+
+
+def _widen(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """Keep only what holds on every path through the node."""
+    if node.domain != "":
+        return
+    if node.op_type == "If":
+        branches = bodies(node)
+        for i, out in enumerate(node.outputs):
+            if any(branch.outputs[i].shape is None for branch in branches):
+                out.shape = None
+    elif node.op_type == "Loop" and bodies(node):
+        (body,) = bodies(node)
+        carried = len(node.inputs) - 2
+        for i, out in enumerate(node.outputs):
+            inner = body.outputs[1 + i].shape
+            if i < carried:
+                init = node.inputs[2 + i]
+                out.shape = _common(context, inner, init.shape if init is not None else None)
+            elif out.shape is not None:
+                out.shape = _common(context, out.shape, out.shape)
+    elif node.op_type == "Einsum" and any(v is not None and v.shape is not None and 1 in v.shape for v in node.inputs):
+        # A size-1 label broadcasts; the library takes the first operand's size.
+        for out in node.outputs:
+            if out.shape is not None:
+                out.shape = ir.Shape([context.new_symbolic_dim() for _ in out.shape])
+
+
+def _common(context: osi.ShapeInferenceContext, a: ir.Shape | None, b: ir.Shape | None) -> ir.Shape | None:
+    """Dims known to be the same int in both; a new symbol elsewhere. None when the ranks differ or are unknown."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return ir.Shape([x if isinstance(x, int) and x == y else context.new_symbolic_dim() for x, y in zip(a, b)])

@@ -1,0 +1,112 @@
+"""A model's interface: what must be the same before and after, and which output updates which input."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Literal, get_args
+
+import onnx
+import onnx_ir as ir
+from pfvm.errors import InvalidModelError
+
+MANIFEST_KEY = "pfvm.state"
+MANIFEST_VERSION = 1
+_META_KEY = "pfvm.interface"
+
+Kind = Literal["param", "buffer", "optimizer", "rng", "hyperparameter"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Interface:
+    """Inputs and outputs as the file declares them, kept verbatim: names, order, types, symbolic dims, doc strings.
+
+    Inputs include the overridable initializers. A file without opset imports (IR version < 3) has `no_opset`.
+    """
+
+    inputs: tuple[onnx.ValueInfoProto, ...]
+    outputs: tuple[onnx.ValueInfoProto, ...]
+    no_opset: bool = False
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Interface:
+        """The interface recorded at import, else that of the graph as it stands."""
+        recorded = model.meta.get(_META_KEY)
+        if recorded is not None:
+            return recorded
+        graph = model.graph
+        return cls(
+            tuple(ir.serde.serialize_value(v) for v in graph.inputs),
+            tuple(ir.serde.serialize_value(v) for v in graph.outputs),
+        )
+
+    def record(self, model: ir.Model) -> None:
+        """Remember this interface on the model; export restores it."""
+        model.meta[_META_KEY] = self
+
+    def symbols(self) -> frozenset[str]:
+        """Names of the symbolic dims of inputs and outputs."""
+        dims = (d for v in (*self.inputs, *self.outputs) for d in v.type.tensor_type.shape.dim)
+        return frozenset(d.dim_param for d in dims if d.dim_param)
+
+    def restore(self, proto: onnx.ModelProto) -> None:
+        """Put the recorded declarations back.
+
+        Raises InvalidModelError when names or order changed: a pass broke its promise.
+        """
+        for what, kept, field in (
+            ("inputs", self.inputs, proto.graph.input),
+            ("outputs", self.outputs, proto.graph.output),
+        ):
+            names, expected = [v.name for v in field], [v.name for v in kept]
+            if names != expected:
+                raise InvalidModelError(f"internal error: {what} changed from {expected} to {names}")
+            for value, original in zip(field, kept):
+                value.CopyFrom(original)
+        if self.no_opset:
+            del proto.opset_import[:]
+
+
+@dataclasses.dataclass(frozen=True)
+class StateEntry:
+    """One tensor of state: which input holds it, what it is, where it lives in Python, which output updates it."""
+
+    name: str
+    kind: Kind
+    source: str = ""
+    output: str | None = None
+
+
+def write_manifest(model: ir.Model, entries: list[StateEntry]) -> None:
+    """Store the state manifest in the model's metadata, as versioned JSON."""
+    state = [dataclasses.asdict(entry) for entry in entries]
+    model.metadata_props[MANIFEST_KEY] = json.dumps({"version": MANIFEST_VERSION, "state": state})
+
+
+def read_manifest(model: ir.Model) -> list[StateEntry]:
+    """The state manifest, checked against the graph; empty for a model without one.
+
+    Raises InvalidModelError for a manifest of another version, of a wrong form, or naming what is not there.
+    """
+    text = model.metadata_props.get(MANIFEST_KEY)
+    if text is None:
+        return []
+    try:
+        data = json.loads(text)
+        if data["version"] != MANIFEST_VERSION:
+            raise InvalidModelError(
+                f"the state manifest has version {data['version']}; this pfvm reads version {MANIFEST_VERSION}"
+            )
+        entries = [StateEntry(**item) for item in data["state"]]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise InvalidModelError(f"metadata {MANIFEST_KEY!r} is no state manifest: {error}") from error
+    inputs = {v.name for v in model.graph.inputs}
+    outputs = {v.name for v in model.graph.outputs}
+    for entry in entries:
+        if entry.name not in inputs:
+            raise InvalidModelError(f"the state manifest names {entry.name!r}, which is no input of the graph")
+        if entry.output is not None and entry.output not in outputs:
+            raise InvalidModelError(f"the state manifest names {entry.output!r}, which is no output of the graph")
+        if entry.kind not in get_args(Kind):
+            raise InvalidModelError(f"state {entry.name!r} has kind {entry.kind!r}; kinds: {', '.join(get_args(Kind))}")
+    return entries

@@ -1,0 +1,167 @@
+"""The purity table: what a pass may do with a node.
+
+Seeded from the operator schemas (determinism) and the training forms that a schema cannot express. Control flow and
+calls of local functions are as pure as the least pure node inside them. One table serves folding, common
+subexpressions, dead code and scheduling.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+
+import onnx
+import onnx_ir as ir
+
+from . import schema
+from .view import constant_tensor
+
+
+class Effect(enum.IntEnum):
+    """Ordered from harmless to untouchable; a node with bodies takes the maximum of what is inside."""
+
+    PURE = 0
+    """Same inputs, same outputs: may be folded, merged, moved, duplicated and dropped."""
+    RANDOM = 1
+    """Draws numbers or is in training mode: never folded, merged, moved or duplicated; dropped only when unused."""
+    OPAQUE = 2
+    """Of a domain that nobody described: kept even when unused."""
+
+
+# com.microsoft operators that exported models hold and whose meaning is a function of their inputs.
+PURE_CONTRIB = frozenset(
+    {
+        "Attention",
+        "BiasGelu",
+        "BiasSplitGelu",
+        "DequantizeLinear",
+        "DynamicQuantizeLSTM",
+        "DynamicQuantizeMatMul",
+        "EmbedLayerNormalization",
+        "FastGelu",
+        "FusedConv",
+        "FusedGemm",
+        "FusedMatMul",
+        "FusedMatMulActivation",
+        "Gelu",
+        "GridSample",
+        "Inverse",
+        "GroupQueryAttention",
+        "LayerNormalization",
+        "MatMulInteger16",
+        "MatMulIntegerToFloat",
+        "MatMulNBits",
+        "MultiHeadAttention",
+        "NhwcMaxPool",
+        "Pad",
+        "QAttention",
+        "QGemm",
+        "QLinearAdd",
+        "QLinearAveragePool",
+        "QLinearConcat",
+        "QLinearConv",
+        "QLinearGlobalAveragePool",
+        "QLinearLeakyRelu",
+        "QLinearMul",
+        "QLinearReduceMean",
+        "QLinearSigmoid",
+        "QLinearSoftmax",
+        "QLinearWhere",
+        "QuantizeLinear",
+        "QuickGelu",
+        "ReduceSumInteger",
+        "RelativePositionBias",
+        "RotaryEmbedding",
+        "SimplifiedLayerNormalization",
+        "SkipLayerNormalization",
+        "SkipSimplifiedLayerNormalization",
+        "Trilu",
+        "TransposeMatMul",
+        "Unique",
+    }
+)
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+
+def effect(
+    node: ir.Node,
+    opset_of: Callable[[ir.Node, str], int | None],
+    functions: Mapping[ir.OperatorIdentifier, ir.Function],
+) -> Effect:
+    """Effect of one node, bodies and called functions included.
+
+    `opset_of(node, domain)` is the opset that the node's scope imports, None when it imports none. A function that
+    calls itself is invalid ONNX and counts as OPAQUE.
+    """
+    return _effect(node, opset_of, functions, frozenset())
+
+
+def _effect(
+    node: ir.Node,
+    opset_of: Callable[[ir.Node, str], int | None],
+    functions: Mapping[ir.OperatorIdentifier, ir.Function],
+    calling: frozenset[ir.OperatorIdentifier],
+) -> Effect:
+    inner: list[ir.Node] = [n for graph in bodies(node) for n in graph]
+    function = functions.get(node.op_identifier())
+    if function is not None:
+        if node.op_identifier() in calling:
+            return Effect.OPAQUE
+        calling = calling | {node.op_identifier()}
+        inner.extend(function)
+        own = Effect.PURE
+    else:
+        own = _own_effect(node, opset_of(node, node.domain))
+    return max([own, *(_effect(n, opset_of, functions, calling) for n in inner)])
+
+
+def bodies(node: ir.Node) -> list[ir.Graph]:
+    """The graphs in a node's attributes (If, Loop, Scan, SequenceMap), in attribute order."""
+    found: list[ir.Graph] = []
+    for attr in node.attributes.values():
+        if attr.is_ref():
+            continue
+        if attr.type == ir.AttributeType.GRAPH:
+            found.append(attr.as_graph())
+        elif attr.type == ir.AttributeType.GRAPHS:
+            found.extend(attr.as_graphs())
+    return found
+
+
+def _own_effect(node: ir.Node, opset: int | None) -> Effect:
+    if node.domain == "com.microsoft" and node.op_type in PURE_CONTRIB:
+        return Effect.PURE
+    found = schema.find(node.domain, node.op_type, opset) if opset is not None else None
+    if found is None:
+        return Effect.PURE if node.domain == "" and node.op_type in schema.EXTENSIONS else Effect.OPAQUE
+    if node.domain == "":
+        if node.op_type in _CONTROL_FLOW:
+            return Effect.PURE
+        if node.op_type == "Dropout":
+            return Effect.RANDOM if _dropout_trains(node, opset or 0) else Effect.PURE
+        if node.op_type == "BatchNormalization":
+            return Effect.RANDOM if _batch_norm_trains(node, opset or 0) else Effect.PURE
+    random = found.node_determinism == onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
+    # AffineGrid is marked so only because its function body holds an If.
+    return Effect.RANDOM if random and node.op_type != "AffineGrid" else Effect.PURE
+
+
+def _dropout_trains(node: ir.Node, opset: int) -> bool:
+    """Opset 12 on: `training_mode` input, absent is False. 7 to 11: inference only. Before: `is_test`, default 0."""
+    if opset >= 12:
+        if len(node.inputs) < 3 or node.inputs[2] is None:
+            return False
+        known = constant_tensor(node.inputs[2])
+        overridable = node.inputs[2].is_graph_input()
+        return known is None or overridable or bool(known.numpy())
+    return opset < 7 and node.attributes.get_int("is_test", 0) == 0
+
+
+def _batch_norm_trains(node: ir.Node, opset: int) -> bool:
+    """Opset 14 on: `training_mode`. Opset 7 to 13: more than one output. Before: `is_test`, default 0."""
+    if opset >= 14:
+        attr = node.attributes.get("training_mode")
+        return attr is not None and (attr.is_ref() or attr.as_int() != 0)
+    if opset >= 7:
+        return sum(bool(out.name) and (bool(out.uses()) or out.is_graph_output()) for out in node.outputs) > 1
+    return node.attributes.get_int("is_test", 0) == 0

@@ -1,0 +1,126 @@
+"""eliminate-common-subexpressions: compute and store equal things once."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import Any, ClassVar
+
+import onnx_ir as ir
+
+from .effects import Effect, bodies
+from .rewriter import Rewriter
+from .view import constant_tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class EliminateCommonSubexpressions:
+    """Merge pure nodes with equal operator, inputs and attributes, and initializers with equal bytes.
+
+    before:  x ─ Relu ─ a ─┐              after:  x ─ Relu ─ a ─┬ Add
+             x ─ Relu ─ b ─┴ Add                                └
+
+    A node in a body may be served by one that every path to the body has computed. Overridable initializers, random
+    and training-mode nodes are never merged.
+    """
+
+    name: ClassVar[str] = "eliminate-common-subexpressions"
+
+    def run(self, rw: Rewriter) -> None:
+        for graph in rw.scopes():
+            if rw.root(graph) is graph:
+                _visit(graph, rw, {}, {})
+
+
+Key = tuple[Any, ...]
+
+
+def _visit(graph: ir.Graph, rw: Rewriter, seen: dict[Key, ir.Node], tensors: dict[Key, list[ir.Value]]) -> None:
+    """One scope; an inner scope sees the tables of the outer ones, and leaks nothing to its siblings."""
+    for value in list(graph.initializers.values()):
+        _merge_initializer(value, rw, tensors)
+    for node in graph:
+        for body in bodies(node):
+            _visit(body, rw, _Chained(seen), _Chained(tensors))
+        key = _key(node)
+        if key is None or rw.effect(node) is not Effect.PURE:
+            continue
+        first = seen.setdefault(key, node)
+        if first is not node and all(rw.can_replace(a, b) for a, b in zip(node.outputs, first.outputs)):
+            rw.replace(node, *first.outputs)
+            rw.matched("common node")
+
+
+class _Chained(dict):
+    """A dict that falls back to the enclosing scope's: entering a body costs nothing."""
+
+    def __init__(self, outer: dict) -> None:
+        super().__init__()
+        self._outer = outer
+
+    def __missing__(self, key: Any) -> Any:
+        return self._outer[key]
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            self[key] = default
+            return default
+
+
+def _key(node: ir.Node) -> Key | None:
+    """What makes two nodes equal; None for nodes with bodies, which are never merged."""
+    if bodies(node):
+        return None
+    attributes = []
+    for name, attr in sorted(node.attributes.items()):
+        attributes.append((name, attr.type, _attribute_key(attr)))
+    return (
+        node.op_identifier(),
+        tuple(None if v is None else id(v) for v in node.inputs),
+        tuple(attributes),
+        tuple(bool(out.name) for out in node.outputs),
+    )
+
+
+def _attribute_key(attr: ir.Attr) -> Any:
+    if attr.is_ref():
+        return ("ref", attr.ref_attr_name)
+    if attr.type in (ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.STRING, ir.AttributeType.STRINGS):
+        return attr.value if not isinstance(attr.value, list) else tuple(attr.value)
+    if attr.type == ir.AttributeType.TENSOR:
+        return _tensor_key(attr.as_tensor())
+    return ir.serde.serialize_attribute(attr).SerializeToString(deterministic=True)
+
+
+def _tensor_key(tensor: ir.TensorProtocol) -> Key:
+    return (tensor.dtype, tuple(tensor.shape.numpy()), hashlib.sha256(tensor.tobytes()).digest())
+
+
+def _merge_initializer(value: ir.Value, rw: Rewriter, tensors: dict[Key, list[ir.Value]]) -> None:
+    """Merge into an equal one; bytes are read only when another initializer has the same type and shape."""
+    tensor = constant_tensor(value)
+    if tensor is None or tensor.dtype == ir.DataType.STRING or value.is_graph_output():
+        return
+    alike = tensors.setdefault((tensor.dtype, tuple(tensor.shape.numpy())), [])
+    first = next((other for other in alike if _same_bytes(other, value)), None)
+    if first is None:
+        alike.append(value)
+        return
+    rw.replace_value(value, first)
+    rw.drop_initializer(value)
+    rw.matched("common initializer")
+
+
+def _same_bytes(a: ir.Value, b: ir.Value) -> bool:
+    return _digest(a) == _digest(b)
+
+
+def _digest(value: ir.Value) -> bytes:
+    """Hash of an initializer's bytes, kept on the value so that many of one shape are each read once."""
+    found = value.meta.get("pfvm.digest")
+    if found is None:
+        assert value.const_value is not None
+        found = value.meta["pfvm.digest"] = hashlib.sha256(value.const_value.tobytes()).digest()
+    return found

@@ -1,0 +1,206 @@
+"""eliminate-identity: remove operators that hand their input on unchanged."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from .effects import Effect
+from .rewriter import Rewriter, Rule, apply_rules, same_dim, same_dims
+from .view import RUNTIME, constant
+
+
+@dataclasses.dataclass(frozen=True)
+class EliminateIdentity:
+    """Remove no-op Identity, Cast, Transpose, Reshape, Dropout, Pad, Slice, Concat, Expand, Add 0, Mul 1 and kin.
+
+    before:  x ─ Cast(to=float) ─ y ─ Relu      (x is float)
+    after:   x ─ Relu
+
+    A no-op is proved: shapes by equal ints or equal symbols, constants by exact value. x + 0 counts as x, though it
+    turns −0.0 into +0.0: ONNX Runtime and every peer do the same, and both compare equal.
+    """
+
+    name: ClassVar[str] = "eliminate-identity"
+
+    def run(self, rw: Rewriter) -> None:
+        apply_rules(rw, RULES)
+
+
+def _forward(node: ir.Node, rw: Rewriter, value: ir.Value | None, rule: str) -> bool:
+    """Let readers of the node's only used output read `value`."""
+    if value is None or any(rw.view(node).used_outputs()[1:]) or rw.effect(node) is not Effect.PURE:
+        return False
+    if not rw.can_replace(node.outputs[0], value):
+        return rw.reject(rule, "a graph output keeps its own value")
+    rw.replace(node, value)
+    return True
+
+
+def identity(node: ir.Node, rw: Rewriter) -> bool:
+    """Identity(x) → x."""
+    return _forward(node, rw, node.inputs[0], "identity")
+
+
+def cast_to_same(node: ir.Node, rw: Rewriter) -> bool:
+    """Cast(x) to the type x has → x; CastLike likewise."""
+    source, out = node.inputs[0], node.outputs[0]
+    if node.op_type == "Cast":
+        to = rw.view(node).attr("to")
+        target = ir.DataType(to) if isinstance(to, int) else None
+    else:
+        like = node.inputs[1]
+        target = like.dtype if like is not None else None
+    if source is None or source.dtype is None or target != source.dtype or not isinstance(out.type, ir.TensorType):
+        return False
+    return _forward(node, rw, source, "cast_to_same")
+
+
+def transpose_in_order(node: ir.Node, rw: Rewriter) -> bool:
+    """Transpose(perm=[0, 1, …]) → x; also the default perm at rank ≤ 1."""
+    perm, source = rw.view(node).attr("perm"), node.inputs[0]
+    if perm is None:
+        if source is None or source.shape is None or len(source.shape) > 1:
+            return False
+    elif perm is RUNTIME or tuple(perm) != tuple(range(len(perm))):
+        return False
+    return _forward(node, rw, source, "transpose_in_order")
+
+
+def keeps_shape(node: ir.Node, rw: Rewriter) -> bool:
+    """Reshape, Expand, Flatten, Squeeze, Unsqueeze or Tile whose result has the shape of its input → x.
+
+    These move no element when the shape stays: proved by the inferred shapes.
+    """
+    source, out = node.inputs[0], node.outputs[0]
+    if source is None or not same_dims(source.shape, out.shape):
+        return False
+    if node.op_type == "Tile":  # dims of size 0 stay equal under any repeats
+        repeats = rw.view(node).param("repeats" if (rw.opset(node) or 0) >= 6 else "tiles")
+        if repeats is RUNTIME or repeats is None or not np.all(np.asarray(repeats) == 1) or (rw.opset(node) or 0) < 6:
+            return False
+    return _forward(node, rw, source, "keeps_shape")
+
+
+def dropout_at_inference(node: ir.Node, rw: Rewriter) -> bool:
+    """Dropout outside training → x, when nobody reads the mask."""
+    return _forward(node, rw, node.inputs[0], "dropout_at_inference")
+
+
+def pad_nothing(node: ir.Node, rw: Rewriter) -> bool:
+    """Pad with zeros everywhere → x."""
+    view = rw.view(node)
+    name = "pads" if view.opset >= 2 else "paddings"
+    pads = view.ints(name)
+    if pads is None or pads is RUNTIME or any(pads):
+        return False
+    return _forward(node, rw, node.inputs[0], "pad_nothing")
+
+
+def slice_everything(node: ir.Node, rw: Rewriter) -> bool:
+    """Slice from 0 to at least the end by steps of 1 → x."""
+    view = rw.view(node)
+    starts, ends = view.ints("starts"), view.ints("ends")
+    steps = view.ints("steps") if view.opset >= 10 else None
+    axes = view.ints("axes")
+    source = node.inputs[0]
+    if starts is None or ends is None or RUNTIME in (starts, ends, steps, axes) or source is None:
+        return False
+    if any(starts) or (steps is not None and any(s != 1 for s in steps)):  # type: ignore[union-attr, arg-type]
+        return False
+    for axis, end in zip(axes or range(len(starts)), ends):  # type: ignore[arg-type]
+        if end >= 2**31 - 1:
+            continue
+        dim = (
+            source.shape[axis] if source.shape is not None and -len(source.shape) <= axis < len(source.shape) else None
+        )
+        if not isinstance(dim, int) or end < dim:
+            return False
+    return _forward(node, rw, source, "slice_everything")
+
+
+def single_operand(node: ir.Node, rw: Rewriter) -> bool:
+    """Concat, Sum, Max, Min or Mean of one operand → it."""
+    return len(node.inputs) == 1 and _forward(node, rw, node.inputs[0], "single_operand")
+
+
+def split_in_one(node: ir.Node, rw: Rewriter) -> bool:
+    """Split into one part → x."""
+    source = node.inputs[0]
+    if len(node.outputs) != 1 or source is None or not same_dims(source.shape, node.outputs[0].shape):
+        return False
+    return _forward(node, rw, source, "split_in_one")
+
+
+def clip_nothing(node: ir.Node, rw: Rewriter) -> bool:
+    """Clip without bounds (opset 11 on) → x."""
+    if (rw.opset(node) or 0) < 11 or any(v is not None for v in node.inputs[1:]):
+        return False
+    return _forward(node, rw, node.inputs[0], "clip_nothing")
+
+
+def reduce_nothing(node: ir.Node, rw: Rewriter) -> bool:
+    """ReduceSum/Max/Min/Mean/Prod over no axis (noop_with_empty_axes) → x."""
+    view = rw.view(node)
+    try:
+        noop = view.attr("noop_with_empty_axes")
+    except KeyError:
+        return False
+    axes = view.ints("axes")
+    if noop != 1 or axes is RUNTIME or axes:
+        return False
+    return _forward(node, rw, node.inputs[0], "reduce_nothing")
+
+
+# Operator → (value that leaves the other operand alone, whether it may also stand on the left).
+_NEUTRAL = {"Add": (0, True), "Sub": (0, False), "Mul": (1, True), "Div": (1, False), "Pow": (1, False)}
+_NEUTRAL_BOOL = {"And": (True, True), "Or": (False, True), "Xor": (False, True)}
+
+
+def neutral_element(node: ir.Node, rw: Rewriter) -> bool:
+    """x + 0, x − 0, x · 1, x / 1, x ** 1, x and True, x or False → x, if x has the result's shape and type."""
+    neutral, commutes = {**_NEUTRAL, **_NEUTRAL_BOOL}[node.op_type]
+    if len(node.inputs) != 2 or (rw.opset(node) or 0) < 7:  # before 7 broadcasting is an attribute
+        return False
+    for kept, other in ((0, 1), (1, 0)) if commutes else ((0, 1),):
+        value, array = node.inputs[kept], constant(node.inputs[other])
+        if value is None or array is None or array.dtype == object or not np.all(array == neutral) or array.size == 0:
+            continue
+        out = node.outputs[0]
+        if value.dtype is None or value.dtype != out.dtype:
+            continue
+        if not (same_dims(value.shape, out.shape) or _cannot_widen(value, array)):
+            continue
+        if _forward(node, rw, value, "neutral_element"):
+            return True
+    return False
+
+
+def _cannot_widen(value: ir.Value, constant_operand: np.ndarray) -> bool:
+    """A constant of ones in shape, of no higher rank, broadcasts without changing the other operand's shape."""
+    if constant_operand.ndim == 0:
+        return True
+    if value.shape is None or constant_operand.ndim > len(value.shape):
+        return False
+    tail = list(value.shape)[len(value.shape) - constant_operand.ndim :]
+    return all(c == 1 or same_dim(d, c) for d, c in zip(tail, constant_operand.shape))
+
+
+RULES: dict[str, list[Rule]] = {
+    "Identity": [identity],
+    "Cast": [cast_to_same],
+    "CastLike": [cast_to_same],
+    "Transpose": [transpose_in_order],
+    **{op: [keeps_shape] for op in ("Reshape", "Expand", "Flatten", "Squeeze", "Unsqueeze", "Tile")},
+    "Dropout": [dropout_at_inference],
+    "Pad": [pad_nothing],
+    "Slice": [slice_everything],
+    **{op: [single_operand] for op in ("Concat", "Sum", "Max", "Min", "Mean")},
+    "Split": [split_in_one],
+    "Clip": [clip_nothing],
+    **{op: [reduce_nothing] for op in ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd")},
+    **{op: [neutral_element] for op in (*_NEUTRAL, *_NEUTRAL_BOOL)},
+}

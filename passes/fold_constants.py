@@ -1,0 +1,319 @@
+"""fold-constants: compute at compile time what does not depend on the inputs."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+from pfvm.errors import PfvmError
+
+from . import numpy_ops
+from .effects import Effect, bodies
+from .rewriter import Dims, Rewriter, same_dim, static_shape
+from .view import constant, constant_tensor
+
+Evaluate = Callable[[ir.Model, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+"""Runs a model without optimizations; handed in by the runtime, so that folding uses the engine that runs."""
+
+# Folding these would turn quantized weights back into floats.
+_QUANTIZATION = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+
+
+@dataclasses.dataclass(frozen=True)
+class FoldConstants:
+    """Fold constant subgraphs, known shape arithmetic, and computed Reshape targets, at no cost in model bytes.
+
+    before:  x[N,1,32,32] ─ Shape ─ Gather(0) ─ Concat([·, 1024]) ─┐     after:  x ─ Reshape([-1, 1024])
+             x ────────────────────────────────────────────── Reshape
+
+    Integers, booleans and data movement are folded exactly in numpy; floating point arithmetic in one call of the
+    evaluator that the compiler was given (left alone without one). A result is folded only when it is at most
+    `slack` bytes larger than the constants that die with it. Quantized weights stay quantized, and overridable
+    initializers, random and training-mode nodes are never folded.
+    """
+
+    name: ClassVar[str] = "fold-constants"
+    slack: int = 1024
+
+    def run(self, rw: Rewriter, evaluate: Evaluate | None = None) -> None:
+        _fold_known_contents(rw)
+        _fold_reshape_targets(rw)
+        by_root: dict[ir.Graph, list[ir.Node]] = collections.defaultdict(list)
+        for node in _foldable(rw, evaluate is not None):
+            assert node.graph is not None
+            by_root[rw.root(node.graph)].append(node)
+        for root, nodes in by_root.items():
+            _fold(rw, root, _within_budget(rw, nodes, self.slack), evaluate, self.slack)
+
+
+# ---- contents known from shapes
+
+
+def _fold_known_contents(rw: Rewriter) -> None:
+    """Replace integer tensors whose every element follows from static shapes."""
+    for graph in list(rw.scopes()):
+        for node in list(graph):
+            if node.graph is None or len(node.outputs) != 1 or node.op_type == "Constant" or node.domain != "":
+                continue
+            out = node.outputs[0]
+            known = rw.shapes.contents(out)
+            if known is None or not all(isinstance(d, int) for d in known) or bodies(node):
+                continue
+            shape = static_shape(out)
+            if shape is None or len(shape) > 1 or math.prod(shape) != len(known) or out.dtype is None:
+                continue
+            if rw.effect(node) is not Effect.PURE:
+                continue
+            array = np.array(list(known), dtype=np.int64).astype(out.dtype.numpy()).reshape(shape)
+            _replace(rw, node, array)
+
+
+def _fold_reshape_targets(rw: Rewriter) -> None:
+    """A computed Reshape target with known dims becomes constant: 0 copies a dim, −1 stands for one symbolic dim."""
+    for graph in list(rw.scopes()):
+        for node in list(graph):
+            if node.graph is None or node.op_type != "Reshape" or node.domain != "" or (rw.opset(node) or 0) < 5:
+                continue
+            target = node.inputs[1]
+            if target is None or constant(target) is not None or target.shape is None or len(target.shape) != 1:
+                continue
+            dims = rw.shapes.contents(target)
+            array = None if dims is None else _reshape_target(dims, node.inputs[0], node)
+            if array is None:
+                continue
+            rw.set_input(node, 1, rw.constant(array, f"{target.name}_static", node))
+            rw.matched("computed Reshape target")
+            producer = target.producer()
+            if producer is not None and rw.is_dead(producer):
+                rw.erase(producer)
+
+
+def _reshape_target(dims: Dims, source: ir.Value | None, node: ir.Node) -> np.ndarray | None:
+    if source is None or source.shape is None or node.attributes.get_int("allowzero", 0):
+        return None
+    target: list[int] = []
+    inferred = 0
+    for i, dim in enumerate(dims):
+        if isinstance(dim, int):
+            if dim < 0:
+                inferred += 1
+            # A literal 0 copies the dim of the input, as it did before.
+            target.append(dim)
+        elif i < len(source.shape) and same_dim(dim, source.shape[i]):
+            target.append(0)
+        else:
+            inferred += 1
+            target.append(-1)
+    if inferred > 1 or (inferred and 0 in [d for d in dims if isinstance(d, int)]):
+        return None
+    return np.array(target, np.int64)
+
+
+# ---- constant subgraphs
+
+
+def _foldable(rw: Rewriter, with_floats: bool) -> list[ir.Node]:
+    """Nodes that depend on constants only, producers first."""
+    found: list[ir.Node] = []
+    ready: set[ir.Value] = set()
+    for graph in rw.scopes():
+        for node in graph:
+            if _may_fold(rw, node) and all(
+                v is None or v in ready or constant_tensor(v) is not None for v in node.inputs
+            ):
+                exact = _exact(node)
+                if exact or with_floats:
+                    found.append(node)
+                    ready.update(node.outputs)
+    return found
+
+
+def _may_fold(rw: Rewriter, node: ir.Node) -> bool:
+    if node.domain != "" or node.op_type == "Constant" or node.op_type in _QUANTIZATION or bodies(node):
+        return False
+    if any(attr.is_ref() for attr in node.attributes.values()) or rw.effect(node) is not Effect.PURE:
+        return False
+    for out in node.outputs:
+        if out.name and (not isinstance(out.type, ir.TensorType) or out.dtype in (None, ir.DataType.STRING)):
+            return False
+    return all(v is None or (isinstance(v.type, ir.TensorType) and v.dtype != ir.DataType.STRING) for v in node.inputs)
+
+
+def _exact(node: ir.Node) -> bool:
+    return node.op_type in numpy_ops.MOVES or node.op_type in numpy_ops.ARITHMETIC
+
+
+def _bytes(value: ir.Value) -> float:
+    """Size by inferred shape; infinite when unknown and yet to be computed."""
+    tensor = constant_tensor(value)
+    if tensor is not None:
+        return tensor.nbytes
+    shape = static_shape(value)
+    if shape is None or value.dtype is None:
+        return math.inf
+    return math.prod(shape) * value.dtype.itemsize
+
+
+def _within_budget(rw: Rewriter, nodes: list[ir.Node], slack: int) -> list[ir.Node]:
+    """Drop from the end what would grow the model: a result that outside nodes need and that is too large."""
+    chosen = set(nodes)
+    reclaimed = _reclaimed_bytes(nodes, chosen)
+    for node in reversed(nodes):
+        for out in node.outputs:
+            needed = out.is_graph_output() or any(use.node not in chosen for use in out.uses())
+            if needed and _bytes(out) > reclaimed[out] + slack and _bytes(out) != math.inf:
+                rw.reject("fold-constants", "the result would grow the model")
+                chosen.discard(node)
+    return [node for node in nodes if node in chosen]
+
+
+def _reclaimed_bytes(nodes: list[ir.Node], chosen: set[ir.Node]) -> dict[ir.Value, float]:
+    """A lower bound of the constant bytes that die when a value is folded: those with no other reader."""
+    reclaimed: dict[ir.Value, float] = {}
+    for node in nodes:
+        total = 0.0
+        for value in {v for v in node.inputs if v is not None}:
+            if any(use.node is not node for use in value.uses()) or value.is_graph_output():
+                continue
+            total += reclaimed[value] if value in reclaimed else _bytes(value)
+        for out in node.outputs:
+            reclaimed[out] = total if len(node.outputs) == 1 else 0.0
+    return reclaimed
+
+
+def _fold(rw: Rewriter, root: ir.Graph, nodes: list[ir.Node], evaluate: Evaluate | None, slack: int) -> None:
+    chosen = set(nodes)
+    known: dict[ir.Value, np.ndarray] = {}
+    deferred: list[ir.Node] = []
+    for node in nodes:
+        operands = [None if v is None else known.get(v, constant(v)) for v in node.inputs]
+        available = all(v is None or x is not None for v, x in zip(node.inputs, operands))
+        result = numpy_ops.evaluate(rw.view(node), operands) if available else None
+        if result is not None:
+            known[node.outputs[0]] = result
+        elif evaluate is not None:
+            deferred.append(node)
+    needed = [
+        out
+        for node in nodes
+        for out in node.outputs
+        if out.is_graph_output() or any(use.node not in chosen for use in out.uses())
+    ]
+    if evaluate is not None:
+        known.update(_run(rw, root, deferred, [v for v in needed if v not in known], known, evaluate))
+    reclaimed = _reclaimed_bytes(nodes, chosen)
+    for node in reversed(nodes):
+        wanted = [out for out in node.outputs if out.uses() or out.is_graph_output()]
+        if node.graph is None or not wanted or not all(out in known for out in wanted):
+            continue
+        if not all(known[out].dtype == out.dtype.numpy() for out in wanted if out.dtype is not None):
+            rw.reject("fold-constants", "the evaluated type differs from the inferred one")
+            continue
+        if any(_bytes(out) == math.inf and known[out].nbytes > reclaimed[out] + slack for out in wanted):
+            rw.reject("fold-constants", "the result would grow the model")
+            continue
+        _replace(rw, node, *[known.get(out) for out in node.outputs])
+
+
+def _replace(rw: Rewriter, node: ir.Node, *arrays: np.ndarray | None) -> None:
+    """Replace a node by constants; a graph output that needs a value of its own keeps the node."""
+    if any(out.is_graph_output() for out in node.outputs):
+        assert node.graph is not None
+        if node.graph is not rw.model.graph or rw.model.ir_version < 4:
+            return
+    values = [
+        None if array is None or not (out.uses() or out.is_graph_output()) else _constant(rw, array, out, node)
+        for out, array in zip(node.outputs, arrays)
+    ]
+    rw.replace(node, *values)
+    rw.matched("constant")
+
+
+def _constant(rw: Rewriter, array: np.ndarray, out: ir.Value, node: ir.Node) -> ir.Value:
+    """A constant for `out`; a graph output's is never shared, for it takes over the output's name."""
+    contiguous = np.ascontiguousarray(array).reshape(array.shape)
+    return rw.constant(contiguous, f"{out.name}_folded", node, share=not out.is_graph_output())
+
+
+def _run(
+    rw: Rewriter,
+    root: ir.Graph,
+    nodes: list[ir.Node],
+    wanted: list[ir.Value],
+    known: Mapping[ir.Value, np.ndarray],
+    evaluate: Evaluate,
+) -> dict[ir.Value, np.ndarray]:
+    """Evaluate all wanted values in one call; when that fails, node by node, so that one bad node costs only itself."""
+    wanted = [v for v in wanted if v.producer() in set(nodes)]
+    if not wanted:
+        return {}
+    try:
+        return _evaluate(rw, root, nodes, wanted, known, evaluate)
+    except PfvmError:
+        results: dict[ir.Value, np.ndarray] = {}
+        for node in nodes:
+            have = {**known, **results}
+            if not all(v is None or v in have or constant_tensor(v) is not None for v in node.inputs):
+                continue
+            outputs = [out for out in node.outputs if out.uses() or out.is_graph_output()]
+            try:
+                results.update(_evaluate(rw, root, [node], outputs, have, evaluate))
+            except PfvmError:
+                rw.reject("fold-constants", f"{node.op_type} cannot be evaluated")
+        return results
+
+
+def _evaluate(
+    rw: Rewriter,
+    root: ir.Graph,
+    nodes: list[ir.Node],
+    wanted: list[ir.Value],
+    known: Mapping[ir.Value, np.ndarray],
+    evaluate: Evaluate,
+) -> dict[ir.Value, np.ndarray]:
+    mapping: dict[ir.Value, ir.Value] = {}
+    initializers: list[ir.Value] = []
+
+    def operand(value: ir.Value | None) -> ir.Value | None:
+        if value is None or value in mapping:
+            return None if value is None else mapping[value]
+        tensor = ir.tensor(known[value]) if value in known else constant_tensor(value)
+        assert tensor is not None, f"{value.name} is not constant"
+        copy = ir.Value(name=f"c{len(mapping)}", type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape))
+        copy.const_value = _named(tensor, copy.name)
+        mapping[value] = copy
+        initializers.append(copy)
+        return copy
+
+    copies = []
+    for node in nodes:
+        copy = ir.Node(
+            node.domain,
+            node.op_type,
+            [operand(v) for v in node.inputs],
+            list(node.attributes.values()),
+            num_outputs=len(node.outputs),
+            name=node.name,
+        )
+        for old, new in zip(node.outputs, copy.outputs):
+            new.name = f"v{len(mapping)}" if old.name else ""
+            mapping[old] = new
+        copies.append(copy)
+    outputs = [mapping[v] for v in wanted]
+    for old, new in zip(wanted, outputs):
+        new.type, new.shape = old.type, old.shape
+    graph = ir.Graph(
+        [], outputs, nodes=copies, initializers=initializers, opset_imports=dict(root.opset_imports), name="fold"
+    )
+    results = evaluate(ir.Model(graph, ir_version=max(rw.model.ir_version, 8)), {})
+    return {v: np.asarray(results[str(mapping[v].name)]) for v in wanted}
+
+
+def _named(tensor: ir.TensorProtocol, name: str | None) -> ir.TensorProtocol:
+    """A tensor of the same content under another name; renaming the original would rename the weight."""
+    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape), name=name)

@@ -1,0 +1,103 @@
+"""inline-functions: put the body of a one-node function in the place of its call."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from . import schema
+from .effects import bodies
+from .rewriter import SEALED_DOMAIN, Rewriter
+
+
+@dataclasses.dataclass(frozen=True)
+class InlineFunctions:
+    """Inline calls of model-local functions whose body is one node; ours (domain pfvm) never.
+
+    before:  x ─ my::Square ─ y      Square(a) { b = Mul(a, a) }
+    after:   x ─ Mul(x, x) ── y
+
+    A function of several nodes is kept: every pass works inside it as well.
+    """
+
+    name: ClassVar[str] = "inline-functions"
+
+    def run(self, rw: Rewriter) -> None:
+        changed = True
+        while changed:  # a one-node function may call another
+            changed = False
+            for graph in list(rw.scopes()):
+                for node in list(graph):
+                    function = rw.model.functions.get(node.op_identifier())
+                    if function is not None and function.domain != SEALED_DOMAIN and _inline(node, function, rw):
+                        changed = True
+
+
+def _inline(call: ir.Node, function: ir.Function, rw: Rewriter) -> bool:
+    inner = list(function)
+    if len(inner) != 1:
+        return False
+    (body,) = inner
+    if bodies(body):
+        return rw.reject("inline-functions", "the body holds a graph")
+    if body.op_identifier() == function.identifier():
+        return False
+    if any(out not in body.outputs for out in function.outputs):
+        return rw.reject("inline-functions", "an output is an input handed on")
+    if not _same_operator(body, function, call, rw):
+        return rw.reject("inline-functions", "the operator differs between the two scopes' opsets")
+    formal = dict(zip(function.inputs, [*call.inputs, *[None] * len(function.inputs)]))
+    attributes = _bind(body, function, call)
+    if attributes is None:
+        return rw.reject("inline-functions", "an attribute has no value")
+    assert call.graph is not None
+    rw.root(call.graph).opset_imports.setdefault(body.domain, function.opset_imports.get(body.domain, 1))
+    node = rw.op(
+        body.op_type,
+        *[None if v is None else formal[v] for v in body.inputs],
+        at=call,
+        domain=body.domain,
+        outputs=len(body.outputs),
+        overload=body.overload,
+        attributes=attributes,
+    )
+    for key, text in body.metadata_props.items():
+        node.metadata_props.setdefault(key, text)
+    for old, new in zip(body.outputs, node.outputs):
+        if not old.name:
+            new.name = ""
+    position = {value: i for i, value in enumerate(body.outputs)}
+    rw.replace(call, *[node.outputs[position[out]] for out in list(function.outputs)[: len(call.outputs)]])
+    rw.matched("inlined call")
+    return True
+
+
+def _same_operator(body: ir.Node, function: ir.Function, call: ir.Node, rw: Rewriter) -> bool:
+    """Whether the call's scope would read the body's operator as the function does."""
+    inside, outside = function.opset_imports.get(body.domain), rw.opset(call, body.domain)
+    if outside is None or inside == outside:
+        return True
+    ours, theirs = (schema.find(body.domain, body.op_type, v or 1) for v in (inside, outside))
+    return ours is not None and theirs is not None and ours.since_version == theirs.since_version
+
+
+def _bind(body: ir.Node, function: ir.Function, call: ir.Node) -> list[ir.Attr] | None:
+    """The body's attributes with references resolved from the call, else from the function's defaults."""
+    bound = []
+    for name, attr in body.attributes.items():
+        if attr.is_ref():
+            assert attr.ref_attr_name is not None
+            given = call.attributes.get(attr.ref_attr_name)
+            default = function.attributes.get(attr.ref_attr_name)
+            if given is None and default is not None and default.value is None:
+                continue  # declared, without a default, not given: the operator's own default holds
+            source = given or default
+            if source is None:
+                continue
+            if source.is_ref():
+                return None
+            attr = ir.Attr(name, source.type, source.value)
+        bound.append(attr)
+    return bound

@@ -1,0 +1,171 @@
+"""Which passes run, in which order, with which options; and the one callback between them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import importlib
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import onnx_ir as ir
+from pfvm.errors import OptionError
+
+from .rewriter import Rewriter
+
+
+class Pass(Protocol):
+    """A frozen dataclass; its fields are its options, its docstring draws before and after."""
+
+    name: ClassVar[str]
+
+    def run(self, rw: Rewriter) -> None:
+        """Rewrite the model that `rw` owns."""
+
+
+# Name → where the class lives; in the order in which they run.
+REGISTRY: dict[str, str] = {
+    "infer-shapes": "infer_shapes:InferShapes",
+    "inline-functions": "inline_functions:InlineFunctions",
+    "fold-constants": "fold_constants:FoldConstants",
+    "eliminate-identity": "eliminate_identity:EliminateIdentity",
+    "eliminate-common-subexpressions": "eliminate_common_subexpressions:EliminateCommonSubexpressions",
+    "fuse-transpose-gemm": "fuse_transpose_gemm:FuseTransposeGemm",
+    "fuse-cast-reduce-sum": "fuse_cast_reduce_sum:FuseCastReduceSum",
+    "eliminate-dead-code": "eliminate_dead_code:EliminateDeadCode",
+}
+_CLEAN = ("infer-shapes", "fold-constants", "eliminate-identity", "eliminate-dead-code")
+LEVELS: dict[int, tuple[str, ...]] = {0: (), 1: _CLEAN, 2: tuple(REGISTRY), 3: tuple(REGISTRY)}
+"""-O0 only reads and writes; -O1 folds and cleans; -O2 is everything; -O3 is -O2 until a costlier pass exists."""
+
+MAX_ROUNDS = 16
+
+
+@dataclasses.dataclass
+class PassRecord:
+    """What one run of a pass did. Sizes count nodes of all bodies and functions, and bytes of all constants."""
+
+    name: str
+    round: int
+    seconds: float
+    matches: dict[str, int]
+    rejected: dict[str, int]
+    nodes_before: int
+    nodes_after: int
+    bytes_before: int
+    bytes_after: int
+    max_difference: float | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was rewritten."""
+        return bool(self.matches)
+
+
+def load(name: str) -> type:
+    """The class of a pass. OptionError names the passes there are."""
+    if name not in REGISTRY:
+        raise OptionError(f"there is no pass {name!r}; passes: {', '.join(REGISTRY)}")
+    module, _, cls = REGISTRY[name].partition(":")
+    return getattr(importlib.import_module(f".{module}", __package__), cls)
+
+
+_SPEC = re.compile(r"^([a-z0-9-]+)(?:\{(.*)\})?$")
+
+
+def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
+    """`fold-constants{slack=1KiB}` → ("fold-constants", {"slack": 1024}); options are typed by the pass's fields."""
+    found = _SPEC.match(spec.strip())
+    if found is None:
+        raise OptionError(f"pass {spec!r} is not of the form NAME or NAME{{option=value,…}}")
+    name, body = found.groups()
+    fields = {field.name: field for field in dataclasses.fields(load(name))}
+    options: dict[str, Any] = {}
+    for item in filter(None, (part.strip() for part in (body or "").split(","))):
+        key, equals, text = item.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or key not in fields:
+            known = ", ".join(fields) or "none"
+            raise OptionError(f"pass {name} has no option {key!r} (write option=value); options: {known}")
+        options[key] = _convert(name, key, text.strip(), str(fields[key].type))
+    return name, options
+
+
+_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def _convert(name: str, key: str, text: str, kind: str) -> Any:
+    try:
+        if kind == "bool":
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if kind == "int":
+            number = re.match(r"^(-?[0-9.]+)\s*([A-Za-z]*)$", text)
+            if number is None:
+                raise ValueError(text)
+            return int(float(number[1]) * _UNITS[number[2].upper()])
+        return float(text) if kind == "float" else text
+    except (KeyError, ValueError) as error:
+        raise OptionError(f"option {key} of pass {name} is of type {kind}, not {text!r}") from error
+
+
+def select(
+    level: int, specs: Sequence[str] = (), disable: Sequence[str] = (), context: Mapping[str, Any] | None = None
+) -> list[Any]:
+    """The passes to run, in their order: those of the level, and those that `specs` name, less the disabled ones."""
+    options = dict(parse_spec(spec) for spec in specs)
+    for name in disable:
+        load(name)
+    wanted = {*LEVELS[level], *options} - set(disable)
+    return [load(name)(**options.get(name, {})) for name in REGISTRY if name in wanted]
+
+
+def run(
+    rw: Rewriter,
+    passes: Sequence[Any],
+    services: Mapping[str, Any] | None = None,
+    after: Callable[[ir.Model, PassRecord], None] | None = None,
+) -> list[PassRecord]:
+    """Run the passes in rounds until a round changes nothing; `after` is called after every pass.
+
+    `services` are the optional arguments that a pass's `run` may name (`evaluate`). A model that still changes after
+    MAX_ROUNDS is a fault of a pass, and said so.
+    """
+    records: list[PassRecord] = []
+    for number in range(1, MAX_ROUNDS + 1):
+        changed = False
+        for each in passes:
+            record = _run_one(rw, each, number, services or {})
+            records.append(record)
+            if after is not None:
+                after(rw.model, record)
+            changed |= record.changed
+        if not changed:
+            return records
+    raise AssertionError(f"passes still change the model after {MAX_ROUNDS} rounds: {records[-1]}")
+
+
+def _run_one(rw: Rewriter, each: Any, number: int, services: Mapping[str, Any]) -> PassRecord:
+    rw.matches, rw.rejections = collections.Counter(), collections.Counter()
+    nodes, size = measure(rw.model)
+    start = time.perf_counter()
+    accepted = {key: value for key, value in services.items() if key in each.run.__code__.co_varnames}
+    each.run(rw, **accepted)
+    seconds = time.perf_counter() - start
+    nodes_after, size_after = measure(rw.model)
+    rejected = {f"{rule}: {why}": count for (rule, why), count in rw.rejections.items()}
+    return PassRecord(each.name, number, seconds, dict(rw.matches), rejected, nodes, nodes_after, size, size_after)
+
+
+def measure(model: ir.Model) -> tuple[int, int]:
+    """Number of nodes, and bytes of constants, over the main graph, its bodies and the functions."""
+    nodes = size = 0
+    for root in [model.graph, *(f.graph for f in model.functions.values())]:
+        graphs = [root, *root.subgraphs()]
+        nodes += sum(len(graph) for graph in graphs)
+        size += sum(
+            v.const_value.nbytes for graph in graphs for v in graph.initializers.values() if v.const_value is not None
+        )
+    return nodes, math.ceil(size)

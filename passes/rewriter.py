@@ -1,0 +1,429 @@
+"""The one engine that mutates graphs.
+
+Passes and rules never touch containers: they ask the Rewriter to replace, erase, insert and rename. It keeps names
+unique, graph outputs and captures by nested bodies correct, provenance metadata alive, shapes of new nodes known, and
+tells its listeners which nodes to look at again.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import onnx_ir as ir
+from pfvm.errors import UnsupportedOpError
+
+from . import schema
+from .effects import Effect, bodies, effect
+from .view import View
+
+Dims = Sequence["int | ir.SymbolicDim"]
+SEALED_DOMAIN = "pfvm"
+"""Bodies of our own fused functions live in this domain and no pass looks into them."""
+
+
+class ShapeInference(Protocol):
+    """What the compiler hands in to know shapes: see compiler/shapes.py."""
+
+    def infer_model(self) -> None:
+        """Infer every value of the model."""
+
+    def infer_node(self, node: ir.Node) -> None:
+        """Infer the outputs of one new node from its inputs."""
+
+    def contents(self, value: ir.Value) -> Dims | None:
+        """Elements of a 0-d or 1-d integer tensor as ints and symbolic dims, when they are known."""
+
+
+class _NoShapes:
+    """Stands in when a pass is used alone on a model without shape inference: nothing is known but what is there."""
+
+    def infer_model(self) -> None: ...
+    def infer_node(self, node: ir.Node) -> None: ...
+    def contents(self, value: ir.Value) -> Dims | None:
+        return None
+
+
+class Rewriter:
+    """Owns every mutation of one model. Not thread-safe."""
+
+    def __init__(self, model: ir.Model, shapes: ShapeInference | None = None) -> None:
+        self.model = model
+        self.shapes: ShapeInference = shapes or _NoShapes()
+        self.matches: collections.Counter[str] = collections.Counter()
+        self.rejections: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._listeners: list[Callable[[ir.Node], None]] = []
+        self._names: set[str] | None = None
+        self._root: dict[ir.Graph, ir.Graph] = {}
+        self._owner: dict[ir.Graph, ir.Node] = {}
+        self._pooled: dict[tuple[ir.Graph, str, tuple[int, ...], bytes], ir.Value] = {}
+
+    # ---- scopes
+
+    def scopes(self) -> Iterator[ir.Graph]:
+        """Main graph, then functions, each followed by its nested bodies; our own sealed functions left out."""
+        for root in [self.model.graph, *(f.graph for f in self.model.functions.values() if f.domain != SEALED_DOMAIN)]:
+            yield from self._nested(root, root)
+
+    def _nested(self, graph: ir.Graph, root: ir.Graph) -> Iterator[ir.Graph]:
+        self._root[graph] = root
+        yield graph
+        for node in graph:
+            for body in bodies(node):
+                self._owner[body] = node
+                yield from self._nested(body, root)
+
+    def root(self, graph: ir.Graph) -> ir.Graph:
+        """The main graph or function body that a nested body belongs to."""
+        if graph not in self._root:
+            for function in [self.model, *self.model.functions.values()]:
+                for _ in self._nested(function.graph, function.graph):
+                    pass
+        return self._root[graph]
+
+    def opset(self, node: ir.Node, domain: str | None = None) -> int | None:
+        """Opset of `domain` (default: the node's own) that the node's scope imports; None when it imports none."""
+        assert node.graph is not None, f"{node.name} is in no graph"
+        imports = self.root(node.graph).opset_imports
+        return imports.get(node.domain if domain is None else domain)
+
+    def in_function(self, node: ir.Node) -> bool:
+        """Whether the node is inside a model-local function, where initializers do not exist."""
+        assert node.graph is not None
+        return self.root(node.graph) is not self.model.graph
+
+    def view(self, node: ir.Node) -> View:
+        """The node read through the schema of its scope's opset."""
+        return View(node, self.opset(node) or 0)
+
+    def effect(self, node: ir.Node) -> Effect:
+        """Purity of the node, bodies and called functions included."""
+        return effect(node, self.opset, self.model.functions)
+
+    # ---- statistics
+
+    def matched(self, what: str) -> None:
+        """Count one applied rewrite."""
+        self.matches[what] += 1
+
+    def reject(self, rule: str, why: str) -> bool:
+        """Count why a rule that looked applicable was not applied; returns False, for `return rw.reject(…)`."""
+        self.rejections[rule, why] += 1
+        return False
+
+    # ---- listeners
+
+    def listen(self, listener: Callable[[ir.Node], None]) -> Callable[[], None]:
+        """Call `listener(node)` for every node whose neighbourhood changed; returns the function that ends it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _touch(self, nodes: Iterable[ir.Node | None]) -> None:
+        for node in nodes:
+            if node is not None and node.graph is not None:
+                for listener in self._listeners:
+                    listener(node)
+
+    # ---- names and constants
+
+    def unique_name(self, hint: str) -> str:
+        """`hint` if no value or node of the model has it, else the first free of hint_1, hint_2 …; then taken."""
+        if self._names is None:
+            self._names = self._collect_names()
+        name, count = hint, 0
+        while name in self._names:
+            count += 1
+            name = f"{hint}_{count}"
+        self._names.add(name)
+        return name
+
+    def _collect_names(self) -> set[str]:
+        names: set[str] = set()
+        for root in [self.model.graph, *(f.graph for f in self.model.functions.values())]:
+            for graph in self._nested(root, root):
+                names.update(v.name for v in [*graph.inputs, *graph.outputs, *graph.initializers.values()] if v.name)
+                for node in graph:
+                    names.update(out.name for out in node.outputs if out.name)
+                    if node.name:
+                        names.add(node.name)
+        return names
+
+    def constant(self, array: np.ndarray | ir.TensorProtocol, hint: str, at: ir.Node, share: bool = True) -> ir.Value:
+        """A constant usable by nodes at `at`: an initializer of the main graph, a Constant node inside a function.
+
+        Equal small constants of one scope are one value, unless `share` is False.
+        """
+        tensor = array if isinstance(array, ir.TensorProtocol) else ir.tensor(array)
+        assert at.graph is not None
+        root = self.root(at.graph)
+        key = None
+        if share and tensor.nbytes <= 1024 and tensor.dtype != ir.DataType.STRING and root is self.model.graph:
+            key = (root, str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.tobytes())
+            pooled = self._pooled.get(key)
+            if pooled is not None and pooled.is_initializer():
+                return pooled
+        name = self.unique_name(hint)
+        if root is not self.model.graph:
+            node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], name=self.unique_name(f"{name}_node"))
+            value = node.outputs[0]
+            value.name, value.type, value.shape = name, ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+            at.graph.insert_before(at, node)
+            return value
+        tensor.name = name
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor)
+        root.initializers.add(value)
+        if key is not None:
+            self._pooled[key] = value
+        return value
+
+    # ---- building
+
+    def op(
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        at: ir.Node,
+        domain: str = "",
+        outputs: int = 1,
+        name: str | None = None,
+        overload: str = "",
+        attributes: Iterable[ir.Attr] = (),
+        **params: Any,
+    ) -> ir.Node:
+        """Insert a new node before `at`, in the form that is valid at the opset of its scope.
+
+        `params` are given by their name in the operator's schema, be it an attribute or an input at this opset; arrays
+        for inputs become constants. None leaves a parameter out. `attributes` are taken as they are. Provenance
+        metadata is taken from `at`.
+
+        Raises UnsupportedOpError when the operator, or one of the parameters, does not exist at that opset.
+        """
+        assert at.graph is not None
+        opset = self.opset(at, domain)
+        operands, attributes = list(inputs), list(attributes)
+        local = (domain, op_type, overload) in self.model.functions
+        known_domain = domain in schema.STANDARD_DOMAINS
+        if not local and known_domain and (opset is None or schema.find(domain, op_type, opset) is None):
+            raise UnsupportedOpError(f"{op_type} of domain {domain or 'ai.onnx'!r} does not exist at opset {opset}")
+        for key, param in params.items():
+            if param is None:
+                continue
+            index = None if local else schema.input_index(domain, op_type, opset or 0, key)
+            if index is not None:
+                operands.extend([None] * (index + 1 - len(operands)))
+                operands[index] = self.constant(np.asarray(param), f"{at.outputs[0].name}_{key}", at)
+            elif local or schema.has_attribute(domain, op_type, opset or 0, key):
+                attributes.append(ir.convenience.convert_attribute(key, param))
+            else:
+                raise UnsupportedOpError(f"{op_type} has no parameter {key!r} at opset {opset}")
+        node = ir.Node(
+            domain,
+            op_type,
+            operands,
+            attributes,
+            overload=overload,
+            num_outputs=outputs,
+            name=self.unique_name(name or at.name or f"{at.outputs[0].name}_{op_type}"),
+            metadata_props=dict(at.metadata_props),
+        )
+        for i, value in enumerate(node.outputs):
+            base = at.outputs[min(i, len(at.outputs) - 1)].name or op_type
+            value.name = self.unique_name(base)
+        at.graph.insert_before(at, node)
+        self.shapes.infer_node(node)
+        self._touch([node])
+        return node
+
+    # ---- replacing
+
+    def can_replace(self, old: ir.Value, new: ir.Value) -> bool:
+        """Whether `replace` can do without a copy: a graph output must stay a value of its own, under its own name."""
+        if not old.is_graph_output():
+            return True
+        if new.is_graph_output() or new.is_graph_input() or new.graph is not old.graph:
+            return False
+        if new.is_initializer():  # a body or a function must compute its outputs; so must files of IR version < 4
+            return old.graph is self.model.graph and self.model.ir_version >= 4
+        return True
+
+    def replace_value(self, old: ir.Value, new: ir.Value) -> None:
+        """Let every reader of `old`, graph outputs and nested bodies included, read `new`. `old` keeps its producer.
+
+        ValueError when `can_replace` is False.
+        """
+        if not self.can_replace(old, new):
+            raise ValueError(f"{old.name!r} is a graph output and {new.name!r} cannot stand in for it")
+        readers = [use.node for use in old.uses()]
+        if old.is_graph_output():
+            graph = old.graph
+            assert graph is not None
+            for i, output in enumerate(graph.outputs):
+                if output is old:
+                    graph.outputs[i] = new
+            taken = old.name
+            old.name = self.unique_name(f"{taken}_replaced")
+            new.name = taken
+        for use in old.uses():
+            use.node.replace_input_with(use.idx, new)
+        self._inherit_type(old, new)
+        self._touch([*readers, new.producer(), *(self._owner.get(n.graph) for n in readers if n.graph is not None)])
+
+    @staticmethod
+    def _inherit_type(old: ir.Value, new: ir.Value) -> None:
+        if new.type is None:
+            new.type = old.type
+        if new.shape is None:
+            new.shape = old.shape
+
+    def replace(self, node: ir.Node, *new: ir.Value | None) -> None:
+        """Replace a node's outputs by `new` (None for an output that nobody reads) and erase the node.
+
+        The new producers take over provenance metadata that they lack.
+        """
+        for old, value in zip(node.outputs, [*new, *[None] * len(node.outputs)]):
+            if value is None:
+                continue
+            self.replace_value(old, value)
+            producer = value.producer()
+            if producer is not None:
+                for key, text in node.metadata_props.items():
+                    producer.metadata_props.setdefault(key, text)
+        self.erase(node)
+
+    def set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
+        """Let input `index` of a node read `value`."""
+        before = node.inputs[index]
+        node.replace_input_with(index, value)
+        self._touch([node, before.producer() if before is not None else None])
+
+    def erase(self, node: ir.Node) -> None:
+        """Erase a node that nobody reads, and every pure node that is dead without it."""
+        stack = [node]
+        while stack:
+            dead = stack.pop()
+            if dead.graph is None:
+                continue
+            producers = [value.producer() for value in self._operands(dead)]
+            self._detach(dead)
+            for producer in producers:
+                if producer is not None and producer.graph is not None:
+                    if self.is_dead(producer):
+                        stack.append(producer)
+                    else:
+                        self._touch([producer])
+
+    @staticmethod
+    def _operands(node: ir.Node) -> list[ir.Value]:
+        """What the node reads, captures of its bodies included."""
+        found = [value for value in node.inputs if value is not None]
+        for body in bodies(node):
+            for inner in body.all_nodes():
+                found.extend(value for value in inner.inputs if value is not None)
+        return found
+
+    def _detach(self, node: ir.Node) -> None:
+        for body in bodies(node):
+            for inner in list(body.all_nodes()):
+                for i in range(len(inner.inputs)):
+                    inner.replace_input_with(i, None)
+        for i in range(len(node.inputs)):
+            node.replace_input_with(i, None)
+        assert node.graph is not None
+        node.graph.remove(node)
+
+    def is_dead(self, node: ir.Node) -> bool:
+        """Whether nobody reads any output and dropping the node cannot be observed."""
+        if any(out.uses() or out.is_graph_output() for out in node.outputs):
+            return False
+        return self.effect(node) < Effect.OPAQUE
+
+    def drop_initializer(self, value: ir.Value) -> None:
+        """Remove an initializer that nobody reads."""
+        assert value.is_initializer() and not value.uses() and not value.is_graph_output()
+        assert value.graph is not None and value.name is not None
+        del value.graph.initializers[value.name]
+
+    def add_function(self, function: ir.Function, at: ir.Node) -> None:
+        """Make a model-local function callable at `at`: add it, import its domain, raise the IR version to 8."""
+        assert at.graph is not None
+        self.model.functions.setdefault(function.identifier(), function)
+        self.root(at.graph).opset_imports.setdefault(function.domain, 1)
+        self.model.ir_version = max(self.model.ir_version, 8)
+
+
+def same_dims(a: Dims | None, b: Dims | None) -> bool:
+    """Whether two shapes are proved equal: ints, or the same named symbol; an anonymous dim equals nothing."""
+    if a is None or b is None or len(a) != len(b):
+        return False
+    return all(same_dim(x, y) for x, y in zip(a, b))
+
+
+def same_dim(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
+    """Whether two dims are proved equal."""
+    if isinstance(a, int) or isinstance(b, int):
+        return isinstance(a, int) and isinstance(b, int) and a == b
+    return a.value is not None and a.value == b.value
+
+
+def static_shape(value: ir.Value) -> tuple[int, ...] | None:
+    """Shape as ints when every dim is known."""
+    if value.shape is None or not all(isinstance(d, int) for d in value.shape):
+        return None
+    return tuple(int(d) for d in value.shape)  # type: ignore[arg-type]
+
+
+Rule = Callable[[ir.Node, Rewriter], bool]
+MANY_READERS = 64
+
+
+def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
+    """Apply rules, keyed by the operator of their root node, until none applies; only neighbours are visited again.
+
+    A rule returns True when it changed the graph, and is then counted under its name.
+    """
+    queue: collections.deque[ir.Node] = collections.deque()
+    queued: set[ir.Node] = set()
+
+    def push(node: ir.Node) -> None:
+        if node.op_type in rules and node not in queued:
+            queued.add(node)
+            queue.append(node)
+
+    def push_neighbours(node: ir.Node) -> None:
+        push(node)
+        for value in node.inputs:
+            producer = value.producer() if value is not None else None
+            if producer is not None:
+                push(producer)
+        for out in node.outputs:
+            uses = out.uses()
+            # A value with very many readers would make revisiting quadratic; the next round sees what is missed here.
+            if len(uses) <= MANY_READERS:
+                for use in uses:
+                    push(use.node)
+
+    for graph in list(rw.scopes()):
+        for node in graph:
+            push(node)
+    stop = rw.listen(push_neighbours)
+    try:
+        while queue:
+            node = queue.popleft()
+            queued.discard(node)
+            if node.graph is None or not _standard(node):
+                continue
+            for rule in rules[node.op_type]:
+                if rule(node, rw):
+                    rw.matched(rule.__name__)
+                    if node.graph is not None:
+                        push_neighbours(node)
+                    break
+    finally:
+        stop()
+
+
+def _standard(node: ir.Node) -> bool:
+    """Rules speak of ai.onnx operators; a custom operator may share the name."""
+    return node.domain == ""

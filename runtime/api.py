@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx
 import onnx_ir as ir
-from pfvm.compiler.driver import compile_model
+from pfvm.compiler.driver import CompileResult
+from pfvm.compiler.driver import compile_source as compile_with
 from pfvm.compiler.exporter import to_proto
 from pfvm.compiler.importer import read_model
-from pfvm.compiler.options import Options
+from pfvm.compiler.options import Options, parse
 from pfvm.errors import InputError, OptionError
 
 from .device import Device, load_executable
 from .ort import evaluate
+from .verify import make_verifier
 
 if TYPE_CHECKING:
-    from pfvm.compiler.driver import CompileResult
-
     from .executable import Executable
 
 Model = TypeVar("Model", str, os.PathLike, onnx.ModelProto, ir.Model)
@@ -35,7 +35,7 @@ def optimize(model: Model, **options: Any) -> Model:
     """
     if not isinstance(model, (str, os.PathLike, onnx.ModelProto, ir.Model)):
         raise InputError(f"optimize takes a path, a ModelProto or an onnx_ir.Model, got {type(model).__name__}")
-    parsed = Options.parse(options)
+    parsed = parse(options)
     is_path = isinstance(model, (str, os.PathLike))
     if is_path and parsed.output is None:
         raise OptionError("optimize(path) needs output=PATH for the compiled file")
@@ -47,7 +47,7 @@ def optimize(model: Model, **options: Any) -> Model:
 
 def compile_source(source: Any, options: Options) -> CompileResult:
     """Reads a model, compiles it with ONNX Runtime as the folding engine and writes what the options ask for."""
-    return compile_model(read_model(source), options, evaluate=evaluate)
+    return compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier)
 
 
 def load(

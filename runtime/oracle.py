@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import UnsupportedOpError
+from pfvm.errors import InputError, UnsupportedOpError
 
 from .executable import check_feeds, specs_of
 from .ort import OrtExecutable
 
-ORT = "onnxruntime, optimizations disabled"
+ORT = "onnxruntime with optimizations disabled"
 REFERENCE = "onnx.reference"
+
+
+class Oracle:
+    """An executable that computes reference outputs; `engine` says what computes them.
+
+    ONNX Runtime runs the graph exactly as written, on one thread. Where it has no kernel (double Conv, say)
+    onnx.reference does, at the types of the model: a double model in float64.
+    Raises InvalidModelError, and UnsupportedOpError when neither engine has an op.
+    """
+
+    def __init__(self, model: ir.Model, custom_ops_library: str | os.PathLike[str] | None = None) -> None:
+        self.inputs, self.optional_inputs, self.outputs = specs_of(model)
+        self.engine = ORT
+        self._run: Any
+        try:
+            self._run = OrtExecutable(model, threads=1, optimize=False, custom_ops_library=custom_ops_library)
+        except UnsupportedOpError as unsupported:
+            self.engine = REFERENCE
+            self._run = _Reference(model, unsupported)
+
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """One call. Raises InputError."""
+        values = check_feeds(self.inputs, self.optional_inputs, feeds)
+        return dict(zip((spec.name for spec in self.outputs), self._run(values).values()))
 
 
 class OracleResult(NamedTuple):
@@ -24,28 +49,35 @@ class OracleResult(NamedTuple):
 
 
 def oracle(model: ir.Model, feeds: Mapping[str, Any]) -> OracleResult:
-    """The reference outputs for these feeds.
-
-    Where ONNX Runtime has no kernel (double Conv, say) onnx.reference computes them, a double model in float64.
-    Raises InputError, InvalidModelError, and UnsupportedOpError when neither engine has the op.
-    """
-    try:
-        return OracleResult(OrtExecutable(model, threads=1, optimize=False)(feeds), ORT)
-    except UnsupportedOpError as unsupported:
-        return OracleResult(_reference(model, feeds, unsupported), REFERENCE)
+    """The reference outputs for these feeds. Raises what Oracle raises."""
+    executable = Oracle(model)
+    return OracleResult(executable(feeds), executable.engine)
 
 
-def _reference(model: ir.Model, feeds: Mapping[str, Any], unsupported: UnsupportedOpError) -> dict[str, Any]:
-    from onnx.reference import ReferenceEvaluator
+class _Reference:
+    """onnx.reference behind the same call."""
 
-    required, optional, outputs = specs_of(model)
-    values = check_feeds(required, optional, feeds)
-    try:
-        results = ReferenceEvaluator(ir.to_proto(model)).run(None, values)
-    except Exception as error:  # the reference raises whatever numpy does; the first engine's reason is the clear one
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UnsupportedOpError(f"{unsupported}; onnx.reference cannot run it either ({reason})") from error
-    return {spec.name: _array(value) for spec, value in zip(outputs, results)}
+    def __init__(self, model: ir.Model, unsupported: UnsupportedOpError) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        self._names = [v.name or "" for v in model.graph.outputs]
+        try:
+            self._evaluator = ReferenceEvaluator(ir.to_proto(model))
+        except Exception as error:  # it raises whatever its parts do; the first engine's reason is the clear one
+            raise UnsupportedOpError(f"{unsupported}; onnx.reference: {_line(error)}") from error
+
+    def __call__(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            results = self._evaluator.run(None, dict(values))
+        except NotImplementedError as error:
+            raise UnsupportedOpError(f"onnx.reference: {_line(error)}") from error
+        except Exception as error:
+            raise InputError(f"onnx.reference failed on these inputs: {_line(error)}") from error
+        return {name: _array(value) for name, value in zip(self._names, results)}
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def _array(value: Any) -> Any:

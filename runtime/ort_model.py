@@ -41,10 +41,9 @@ def serialize(model: ir.Model, shared: Mapping[str, ir.TensorProtocol]) -> bytes
         for name, value in initializers.items()
         if name in shared or isinstance(value.const_value, ir.ExternalTensor)
     }
-    if not replaced:
-        return ir.serde.serialize_model(model).SerializeToString()
-    graph = _Overlay(model.graph, initializers={**initializers, **replaced})
-    view: Any = _Overlay(model, graph=graph)
+    graph = _Overlay(model.graph, initializers={**initializers, **replaced}) if replaced else model.graph
+    # Before IR version 4 every initializer had to be an input as well; in normal form it is not, and ORT would object.
+    view: Any = _Overlay(model, graph=graph, ir_version=max(model.ir_version, 4))
     return ir.serde.serialize_model(view).SerializeToString()
 
 

@@ -1,0 +1,55 @@
+"""`--verify`: after every pass that changed something, the model still computes what the original did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+from pfvm.errors import MismatchError, PfvmError
+
+from .compare import Tolerance, difference, scaled_error
+from .oracle import Oracle
+from .synthesis import Fill, workable
+
+_CASES: tuple[tuple[int, Fill], ...] = ((0, "random"), (1, "random"), (0, "zero"))
+
+
+def make_verifier(original: ir.Model) -> Verifier:
+    """A verifier that compares with `original`. Raises InputError when no data can be made up for it."""
+    return Verifier(original)
+
+
+class Verifier:
+    """Holds the original's answers for a few made-up inputs; called with the model after each pass."""
+
+    def __init__(self, original: ir.Model, tolerance: Tolerance | None = None) -> None:
+        self._tolerance = tolerance or Tolerance()
+        self.oracle = Oracle(original)
+        self._cases = [workable(original, self.oracle, seed, fill=fill) for seed, fill in _CASES]
+        # A random op answers differently every time: such outputs are only compared in kind.
+        self._random = {
+            name
+            for feeds, outputs in self._cases
+            for name, again in self.oracle(feeds).items()
+            if difference(name, outputs[name], again, self._tolerance) is not None
+        }
+
+    def __call__(self, model: ir.Model, pass_name: str) -> float:
+        """Largest error, relative to each output's scale. Raises MismatchError that names the pass and the output."""
+        try:
+            executable = Oracle(model)
+            results = [executable(feeds) for feeds, _ in self._cases]
+        except PfvmError as error:
+            raise MismatchError(f"after pass {pass_name} the model no longer runs: {error}") from error
+        return max(self._compare(ref, got, pass_name) for (_, ref), got in zip(self._cases, results))
+
+    def _compare(self, reference: dict[str, Any], outputs: dict[str, Any], pass_name: str) -> float:
+        largest = 0.0
+        for name, expected in reference.items():
+            if name in self._random:
+                continue
+            found = difference(name, expected, outputs.get(name), self._tolerance)
+            if found is not None:
+                raise MismatchError(f"pass {pass_name} changed output {found} (allowed: {self._tolerance})")
+            largest = max(largest, scaled_error(expected, outputs[name]))
+        return largest

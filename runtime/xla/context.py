@@ -15,9 +15,6 @@ from pfvm.errors import UnsupportedOpError
 
 from . import attributes
 
-if TYPE_CHECKING:
-    pass
-
 Array = "np.ndarray | jax.Array"
 
 # Results of trace-time evaluation above this many elements are traced instead, so that they do not become large

@@ -1,0 +1,219 @@
+"""`pfvm check`: are two models, or one model on two devices, equal? If not, where do they differ first?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from pfvm.compiler.importer import read_model
+from pfvm.errors import InputError, OptionError, PfvmError
+from pfvm.runtime.compare import Difference, Tolerance, difference
+from pfvm.runtime.device import load_executable
+from pfvm.runtime.executable import Executable, specs_of
+from pfvm.runtime.oracle import Oracle
+from pfvm.runtime.synthesis import Fill, parse_shapes, workable
+
+from .intermediates import common_intermediates, with_outputs
+from .npz import read_npz
+
+ORACLE = "oracle"
+
+
+@dataclass
+class Report:
+    """What a comparison found. Equal when there is no signature difference and no differing output."""
+
+    tolerance: Tolerance
+    engine_a: str = ""
+    engine_b: str = ""
+    cases: list[str] = field(default_factory=list)
+    signature: list[str] = field(default_factory=list)
+    difference: Difference | None = None
+    case: str = ""  # the inputs on which it differs
+    node: str | None = None  # the first node that differs, with --nodes
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        return not self.signature and self.difference is None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to compare.
+
+    device_a, device_b: a device string, or "oracle" (ONNX Runtime without optimizations, else onnx.reference).
+    seeds: random draws to try, the all-zero inputs come on top. feeds: use exactly these instead.
+    """
+
+    device_a: str = ORACLE
+    device_b: str = ORACLE
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    seeds: Sequence[int] = (0, 1, 2)
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    nodes: bool = False
+    feeds: Mapping[str, Any] | None = None
+    custom_ops_library: str | os.PathLike[str] | None = None
+
+
+def check(a: Any, b: Any, settings: Settings | None = None) -> Report:
+    """Compares two models, given as anything that `pfvm.load` takes.
+
+    Raises the loader's errors; InputError when no inputs can be made up for the first model.
+    """
+    settings = settings or Settings()
+    model_a = read_model(a)
+    model_b = model_a if b is a else read_model(b)
+    report = Report(settings.tolerance, signature=signature_differences(model_a, model_b))
+    watched = common_intermediates(model_a, model_b) if settings.nodes else []
+    run_a = _load(with_outputs(model_a, watched), settings.device_a, settings)
+    run_b = _load(with_outputs(model_b, watched), settings.device_b, settings)
+    report.engine_a, report.engine_b = _engine(run_a, settings.device_a), _engine(run_b, settings.device_b)
+    if {s.name for s in run_a.inputs} != {s.name for s in run_b.inputs}:
+        return report  # no inputs that fit both
+    outputs = [v.name or "" for v in model_a.graph.outputs]
+    seen: dict[str, list[Any]] = {name: [] for name in outputs}
+    for case, feeds, reference in _cases(model_a, run_a, settings):
+        report.cases.append(case)
+        for name in outputs:
+            seen[name].append(reference[name])
+        _compare(report, case, feeds, reference, (run_a, run_b), outputs, watched)
+        if report.difference is not None:
+            return report
+    report.warnings += _constant_outputs(seen)
+    return report
+
+
+def check_files(
+    model: Path,
+    other: Path | None,
+    device_a: str,
+    device_b: str,
+    rtol: float,
+    atol: float,
+    nodes: bool,
+    inputs: Path | None,
+    seed: int,
+    shapes: Sequence[str],
+    custom_ops_library: Path | None,
+) -> Report:
+    """`check` with what the command line gives. Raises OptionError when there is nothing to compare."""
+    if other is None and device_a == device_b:
+        raise OptionError("one model on one device has nothing to differ from: name a second model, or --device-b")
+    first = read_model(model)
+    specs = specs_of(first)
+    settings = Settings(
+        device_a,
+        device_b,
+        Tolerance(rtol, atol),
+        seeds=range(seed, seed + 3),
+        shapes=parse_shapes(shapes),
+        nodes=nodes,
+        feeds=None if inputs is None else read_npz(inputs, [*specs[0], *specs[1]]),
+        custom_ops_library=custom_ops_library,
+    )
+    return check(first, first if other is None else other, settings)
+
+
+def signature_differences(a: ir.Model, b: ir.Model) -> list[str]:
+    """One line per difference in names, order, types, symbolic dims and overridable initializers."""
+    lines = []
+    for what, left, right in zip(("input", "overridable initializer", "output"), specs_of(a), specs_of(b)):
+        names_left, names_right = [s.name for s in left], [s.name for s in right]
+        lines += [f"{what} {n!r} only in the first model" for n in names_left if n not in names_right]
+        lines += [f"{what} {n!r} only in the second model" for n in names_right if n not in names_left]
+        if sorted(names_left) == sorted(names_right) and names_left != names_right:
+            lines.append(f"{what}s in another order: {names_left} against {names_right}")
+        others = {s.name: s for s in right}
+        for spec in left:
+            if spec.name in others and spec != others[spec.name]:
+                lines.append(f"{what} {spec.name!r} is {spec} in the first model, {others[spec.name]} in the second")
+    return lines
+
+
+def _load(model: ir.Model, device: str, settings: Settings) -> Executable:
+    if device == ORACLE:
+        return Oracle(model, settings.custom_ops_library)
+    return load_executable(model, device, custom_ops_library=settings.custom_ops_library)
+
+
+def _engine(executable: Executable, device: str) -> str:
+    return executable.engine if isinstance(executable, Oracle) else device
+
+
+def _cases(model: ir.Model, run: Executable, settings: Settings) -> Any:
+    """(description, feeds, outputs of the first model) for each set of inputs."""
+    if settings.feeds is not None:
+        yield "the given inputs", settings.feeds, run(settings.feeds)
+        return
+    fills: list[tuple[int, Fill]] = [*((seed, "random") for seed in settings.seeds)]
+    if specs_of(model)[0]:
+        fills.append((0, "zero"))
+    else:
+        fills = fills[:1]  # nothing to vary
+    for seed, fill in fills:
+        feeds, outputs = workable(model, run, seed, settings.shapes, fill)
+        yield (f"seed {seed}" if fill == "random" else "all-zero inputs"), feeds, outputs
+
+
+def _compare(
+    report: Report,
+    case: str,
+    feeds: Mapping[str, Any],
+    reference: Mapping[str, Any],
+    runs: tuple[Executable, Executable],
+    outputs: Sequence[str],
+    watched: Sequence[ir.Value],
+) -> None:
+    try:
+        other = runs[1](feeds)
+    except InputError as error:
+        report.difference, report.case = Difference(outputs[0], f"the second model fails: {error}"), case
+        return
+    nodes = {value.name or "": value for value in watched}
+    # Intermediate values come first, in the order of the nodes: the first that differs is the cause.
+    for name in [*nodes, *outputs]:
+        if name not in other:
+            continue  # reported as a signature difference
+        found = difference(name, reference[name], other[name], report.tolerance)
+        if found is None:
+            continue
+        if _is_random(name, reference, runs[0], feeds, report.tolerance):
+            note = f"{name!r} is random: it differs between two runs of the first model, and is not compared"
+            report.warnings += [note] if note not in report.warnings else []
+            continue
+        report.difference, report.case = found, case
+        report.node = describe(nodes[name]) if name in nodes else None
+        return
+
+
+def _is_random(
+    name: str, reference: Mapping[str, Any], run: Executable, feeds: Mapping[str, Any], tolerance: Tolerance
+) -> bool:
+    try:
+        again = run(feeds)
+    except PfvmError:
+        return False
+    return difference(name, reference[name], again[name], tolerance) is not None
+
+
+def describe(value: ir.Value) -> str:
+    """ "node 'fc1' (Gemm), from model.py:42"."""
+    node = value.producer()
+    if node is None:
+        return f"value {value.name!r}"
+    source = node.metadata_props.get("pfvm.source")
+    return f"node {node.name or '(unnamed)'!r} ({node.op_type})" + (f", from {source}" if source else "")
+
+
+def _constant_outputs(seen: Mapping[str, Sequence[Any]]) -> list[str]:
+    exact = Tolerance(rtol=0.0, atol=0.0)
+    return [
+        f"output {name!r} was the same for all {len(values)} inputs tried: this comparison says little about it"
+        for name, values in seen.items()
+        if len(values) > 1 and all(difference(name, values[0], v, exact) is None for v in values[1:])
+    ]

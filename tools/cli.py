@@ -1,0 +1,216 @@
+"""The `pfvm` command: flags and exit codes. What a command does lives in the module of its name.
+
+Nothing heavy is imported here: `pfvm --help` loads neither torch nor jax nor onnxruntime.
+Exit codes: 0 fine; 1 `check` found a difference; 2 an error with a message; 70 a fault of pfvm itself; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pfvm.errors import OptionError, PfvmError
+
+app = typer.Typer(
+    name="pfvm",
+    help="An ONNX graph compiler: any ONNX file or PyTorch function in, one smaller and equal graph out.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Model = Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)]
+Shapes = Annotated[list[str], typer.Option("--shape", help="Shape of an input: x=1,3,224,224. Repeatable.")]
+CustomOps = Annotated[Path | None, typer.Option("--custom-ops-lib", help="Custom operators for ONNX Runtime.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from pfvm import __version__
+
+        print(f"pfvm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """The options of the command itself."""
+
+
+@app.command()
+def export(
+    target: Annotated[str, typer.Argument(help="FILE.py:FUNCTION", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.", show_default=False)],
+    sample: Annotated[
+        str, typer.Option("--sample", help="Name in the file of the example inputs, or of a function that makes them.")
+    ] = "sample",
+) -> None:
+    """Translate a PyTorch function to ONNX, one to one."""
+    from .export import export as run_export
+
+    print(run_export(target, output, sample), file=sys.stderr)
+
+
+@app.command(name="compile")
+def compile_command(
+    model: Model,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")] = None,
+    artifacts: Annotated[
+        Path | None, typer.Option("--artifacts", "--codegen-dir", help="Folder for every stage and passes.json.")
+    ] = None,
+    opt_level: Annotated[int | None, typer.Option("-O", "--opt-level", min=0, max=3, help="Default: 2.")] = None,
+    passes: Annotated[
+        list[str] | None, typer.Option("-p", "--pass", help="Run PASS, or PASS{option=value}. Repeatable.")
+    ] = None,
+    disable: Annotated[list[str] | None, typer.Option("--disable", help="Do not run PASS. Repeatable.")] = None,
+    option_json: Annotated[
+        Path | None, typer.Option("--option-json", help='File of options: {"args": ["--flag=value"]}.')
+    ] = None,
+    opset: Annotated[int | None, typer.Option("--opset", help="Convert to this opset first.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare results after every pass.")] = False,
+    external_data: Annotated[bool, typer.Option("--external-data", help="Weights in a file beside the model.")] = False,
+    fused_ops: Annotated[str | None, typer.Option("--fused-ops", help="function or inline.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Not built yet.", hidden=True)] = None,
+    target: Annotated[str | None, typer.Option("--target", help="Not built yet.", hidden=True)] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Not built yet.", hidden=True)] = False,
+    mesh: Annotated[str | None, typer.Option("--mesh", help="Not built yet.", hidden=True)] = None,
+    scheduler: Annotated[str | None, typer.Option("--scheduler", help="Not built yet.", hidden=True)] = None,
+) -> None:
+    """Compile a model: the same signature and meaning, fewer nodes."""
+    given = {k: v for k, v in locals().items() if k not in ("model", "option_json") and v not in (None, False)}
+    from pfvm.compiler.options import parse
+    from pfvm.runtime.api import compile_source
+
+    from .report import print_compiled
+
+    placeholders = {} if artifacts is None else {"codegen_dir": str(artifacts)}
+    options = parse(option_json, placeholders=placeholders, **given)
+    written = [str(path) for path in (options.output, options.artifacts) if path is not None]
+    if not written:
+        raise OptionError("nothing would be written: give -o FILE or --artifacts DIR")
+    start = time.perf_counter()
+    result = compile_source(model, options)
+    print_compiled(result, time.perf_counter() - start, ", ".join(written))
+
+
+@app.command()
+def run(
+    model: Model,
+    device: Annotated[str, typer.Option("--device", help="See `pfvm devices`.")] = "pfvm:cpu",
+    inputs: Annotated[Path | None, typer.Option("--inputs", help=".npz with an array per input.")] = None,
+    outputs: Annotated[Path | None, typer.Option("--outputs", help=".npz to write the outputs to.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of made-up inputs.")] = 0,
+    shape: Shapes = [],  # noqa: B006 - typer copies it
+    custom_ops_lib: CustomOps = None,
+) -> None:
+    """Run a model once, with given or made-up inputs."""
+    from .run import run as run_model
+
+    run_model(model, device, inputs, outputs, seed, shape, custom_ops_lib)
+
+
+@app.command()
+def check(
+    model: Model,
+    other: Annotated[Path | None, typer.Argument(help="The model to compare with; the same one by default.")] = None,
+    device_a: Annotated[str, typer.Option("--device-a", help="Where the first one runs.")] = "oracle",
+    device_b: Annotated[str, typer.Option("--device-b", help="Where the second one runs.")] = "oracle",
+    rtol: Annotated[float, typer.Option("--rtol")] = 1e-3,
+    atol: Annotated[float, typer.Option("--atol")] = 1e-5,
+    nodes: Annotated[bool, typer.Option("--nodes", help="Find the first node that differs.")] = False,
+    inputs: Annotated[Path | None, typer.Option("--inputs", help=".npz to use instead of made-up inputs.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="The first of three seeds of made-up inputs.")] = 0,
+    shape: Shapes = [],  # noqa: B006 - typer copies it
+    custom_ops_lib: CustomOps = None,
+) -> None:
+    """Tell whether two models, or one on two devices, are equal; exit with 1 if not."""
+    from .check import check_files
+    from .report import print_check
+
+    report = check_files(model, other, device_a, device_b, rtol, atol, nodes, inputs, seed, shape, custom_ops_lib)
+    print_check(report)
+    if not report.equal:
+        raise typer.Exit(1)
+
+
+@app.command()
+def passes() -> None:
+    """List the passes and their options."""
+    from .listing import print_passes
+
+    print_passes()
+
+
+@app.command()
+def ops(device: Annotated[str, typer.Option("--device", help="See `pfvm devices`.")] = "pfvm:cpu") -> None:
+    """List the operators that a device runs."""
+    from .listing import print_ops
+
+    print_ops(device)
+
+
+@app.command()
+def devices() -> None:
+    """List the devices, and what to install for those that are missing."""
+    from .listing import print_devices
+
+    print_devices()
+
+
+@app.command()
+def view(
+    paths: Annotated[list[Path], typer.Argument(help="Files, or artifacts directories.", show_default=False)],
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in the browser.")] = True,
+) -> None:
+    """Show models in Netron."""
+    from .view import view as run_view
+
+    run_view(paths, browser)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command and exits with its code."""
+    sys.exit(run_command(arguments))
+
+
+def run_command(arguments: list[str] | None = None) -> int:
+    """Runs the command; errors become one line on stderr and an exit code. PFVM_DEBUG=1 shows tracebacks."""
+    debug = os.environ.get("PFVM_DEBUG", "0") not in ("", "0")
+    if not debug:  # onnx_ir logs what ends up in our own message anyway
+        logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
+    try:
+        return _status(app(arguments, standalone_mode=False))
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except PfvmError as error:
+        _report(error, str(error), debug)
+        return 2
+    except BrokenPipeError:  # `pfvm ops | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if hasattr(error, "format_message"):  # a usage error of typer's
+            _report(error, error.format_message(), debug)
+            return 2
+        traceback.print_exc()
+        print("error: this is a fault of pfvm itself; please report it with the lines above", file=sys.stderr)
+        return 70
+
+
+def _status(result: Any) -> int:
+    return result if isinstance(result, int) else 0
+
+
+def _report(error: Exception, message: str, debug: bool) -> None:
+    if debug:
+        traceback.print_exception(error)
+    print("error: " + " ".join(message.split()), file=sys.stderr)

@@ -1,0 +1,51 @@
+"""What `pfvm compile` and `pfvm check` print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .console import err, out
+
+if TYPE_CHECKING:
+    from pfvm.compiler.driver import CompileResult
+
+    from .check import Report
+
+
+def print_compiled(result: CompileResult, seconds: float, written: str) -> None:
+    """One line on stderr: nodes and bytes before → after, seconds, where it went."""
+    summary = result.summary()
+    nodes, size = summary["nodes"], summary["bytes"]
+    parts = []
+    if nodes is not None:
+        parts = [f"{nodes[0]} → {nodes[1]} nodes", f"{_bytes(size[0])} → {_bytes(size[1])} of constants"]
+    parts += [f"{seconds:.2f} s", written]
+    err().print(", ".join(parts), soft_wrap=True)
+
+
+def print_check(report: Report) -> None:
+    """The verdict first, then what supports it."""
+    console = out()
+    console.print("equal" if report.equal else "not equal", soft_wrap=True)
+    for line in report.signature:
+        console.print(f"  signature: {line}", soft_wrap=True)
+    if report.difference is not None:
+        console.print(f"  with {report.case}: {report.difference}", soft_wrap=True)
+        if report.node is not None:
+            console.print(f"  first node that differs: {report.node}", soft_wrap=True)
+    console.print(
+        f"  compared: {report.engine_a} and {report.engine_b}, on {', '.join(report.cases) or 'no inputs'}",
+        soft_wrap=True,
+    )
+    console.print(f"  tolerance: {report.tolerance}", soft_wrap=True)
+    for warning in report.warnings:
+        err().print(f"warning: {warning}", soft_wrap=True)
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

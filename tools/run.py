@@ -1,0 +1,85 @@
+"""`pfvm run`: one call of a model, with given or made-up inputs, and a summary of what comes out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pfvm.compiler.importer import read_model
+from pfvm.runtime.device import load_executable
+from pfvm.runtime.synthesis import parse_shapes, workable
+
+from .console import err, out, table
+from .npz import read_npz, write_npz
+
+
+def run(
+    model: Path,
+    device: str,
+    inputs: Path | None,
+    outputs: Path | None,
+    seed: int,
+    shapes: Sequence[str],
+    custom_ops_library: Path | None,
+) -> None:
+    """Prints one line per output. Raises the errors of `pfvm.load` and of the call."""
+    wanted = parse_shapes(shapes)
+    loaded = read_model(model)
+    executable = load_executable(loaded, device, custom_ops_library=custom_ops_library)
+    if inputs is None:
+        feeds, _ = workable(loaded, executable, seed, wanted)
+    else:
+        feeds = read_npz(inputs, [*executable.inputs, *executable.optional_inputs])
+    start = time.perf_counter()
+    results = executable(feeds)
+    seconds = time.perf_counter() - start
+    if outputs is not None:
+        write_npz(outputs, results)
+    _print_inputs(feeds, f"made up, seed {seed}" if inputs is None else str(inputs), device, seconds)
+    _print_outputs(results)
+
+
+def _print_inputs(feeds: Mapping[str, Any], origin: str, device: str, seconds: float) -> None:
+    listed = ", ".join(f"{name} {kind(value)}" for name, value in feeds.items())
+    err().print(f"{device}: {seconds * 1e3:.2f} ms; inputs ({origin}): {listed or 'none'}")
+
+
+def _print_outputs(results: Mapping[str, Any]) -> None:
+    rows = table("output", "type", "values")
+    for name, value in results.items():
+        rows.add_row(name, kind(value), summary(value))
+    out().print(rows)
+
+
+def kind(value: Any) -> str:
+    """ "float32[1,3]"; "absent" for an empty optional; "sequence of 2"."""
+    if value is None:
+        return "absent"
+    if isinstance(value, (list, tuple)):
+        return f"sequence of {len(value)}" + (f": {kind(value[0])}" if value else "")
+    if isinstance(value, dict):
+        return f"map of {len(value)}"
+    array = np.asarray(value)
+    name = "string" if array.dtype.kind in "OUST" else array.dtype.name
+    return f"{name}[{','.join(map(str, array.shape))}]"
+
+
+def summary(value: Any) -> str:
+    """Up to eight values whole, else the range, the mean and the number of NaN."""
+    if value is None or isinstance(value, dict):
+        return str(value or "")
+    if isinstance(value, (list, tuple)):
+        return "; ".join(summary(v) for v in value[:4])
+    array = np.asarray(value)
+    if array.size <= 8 or array.dtype.kind in "OUSTcb":
+        shown = ", ".join(str(v) for v in array.reshape(-1)[:8].tolist())
+        return shown + (", …" if array.size > 8 else "")
+    wide = array.astype(np.float64)
+    missing = int(np.isnan(wide).sum())
+    if missing == wide.size:
+        return "all NaN"
+    text = f"min {np.nanmin(wide):.6g}, max {np.nanmax(wide):.6g}, mean {np.nanmean(wide):.6g}"
+    return text + (f", {missing} NaN" if missing else "")

@@ -8,7 +8,6 @@ nothing of the user's is read or written. `torch.utils.swap_tensors` does the sa
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,7 +26,6 @@ def fake_swap(mode: FakeTensorMode, tensors: Sequence[torch.Tensor]) -> Iterator
             swapped.append((tensor, fake))
         yield
     finally:
-        gc.collect()  # graphs of the trace hold the fakes; let them go while the fakes are still in place
         for tensor, fake in reversed(swapped):
             _swap(tensor, fake)
 

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from .decompose import DECOMPOSITIONS
 from .source import origin_of_node
 
 aten = torch.ops.aten
@@ -31,7 +32,10 @@ def make_functional(
     with torch.no_grad(), mode:
         args = [torch.empty_strided(v.size(), v.stride(), dtype=v.dtype) for v in (n.meta["val"] for n in placeholders)]
         result = make_fx(
-            torch.func.functionalize(interpret, remove="mutations"), tracing_mode="real", _allow_non_fake_inputs=True
+            torch.func.functionalize(interpret, remove="mutations"),
+            DECOMPOSITIONS,
+            tracing_mode="real",
+            _allow_non_fake_inputs=True,
         )(*args)
     _check(result, names, input_count)
     return result

@@ -26,10 +26,11 @@ _UNKNOWN = "<unknown>"
 
 
 class Origin(NamedTuple):
-    """Source line ("file.py:42") and module path ("" outside any module) of an op."""
+    """Source line ("file.py:42"), module path ("" outside any module) and the ATen op that was called there."""
 
     source: str
     module: str
+    op: str = ""
 
 
 def _is_internal(filename: str) -> bool:
@@ -102,7 +103,7 @@ class OriginMode(TorchDispatchMode):
         where = origin(sys._getframe(1), self._module_names)
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
             refuse_random(func, where)
-        fx_traceback.get_current_meta()["custom"] = {"source": where.source, "module": where.module}
+        fx_traceback.get_current_meta()["custom"] = {"source": where.source, "module": where.module, "op": str(func)}
         return func(*args, **(kwargs or {}))
 
 
@@ -118,4 +119,4 @@ def refuse_random(func: Callable[..., Any], where: Origin) -> None:
 def origin_of_node(node: torch.fx.Node) -> Origin:
     """The origin noted on an FX node; unknown for nodes that the tracer made on its own."""
     custom = node.meta.get("custom") or {}
-    return Origin(custom.get("source", _UNKNOWN), custom.get("module", ""))
+    return Origin(custom.get("source", _UNKNOWN), custom.get("module", ""), custom.get("op", str(node.target)))

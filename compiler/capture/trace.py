@@ -28,6 +28,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .decompose import DECOMPOSITIONS
 from .fake_swap import fake_swap
 from .functional import make_functional
 from .graph_diff import first_difference
@@ -119,7 +120,7 @@ def _errors_named(
     run: _Run, function: Callable[..., Any], fakes: list[Any], states: list[torch.Tensor]
 ) -> torch.fx.GraphModule:
     try:
-        graph = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(fakes, states)
+        graph = make_fx(run, DECOMPOSITIONS, tracing_mode="real", _allow_non_fake_inputs=True)(fakes, states)
     except CaptureError:
         raise
     except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:

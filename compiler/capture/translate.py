@@ -38,8 +38,9 @@ def _translate_call(emitter: Emitter, node: torch.fx.Node) -> None:
     if rule is None:
         where = origin_of_node(node)
         inside = f" in module {where.module}" if where.module else ""
+        part = "" if where.op == str(node.target) else f" (its part {node.target})"
         raise CaptureError(
-            f"{where.source}: ATen op {node.target}{inside} has no translation to ONNX; "
+            f"{where.source}: ATen op {where.op}{part}{inside} has no translation to ONNX; "
             "write this line with other torch functions (pfvm.compiler.capture.aten holds the table)"
         )
     emitter.begin(node)

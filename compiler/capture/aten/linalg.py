@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 import torch
 from pfvm.compiler.capture.emit import Arg, Emitter, val
@@ -50,3 +52,25 @@ def mv(e: Emitter, node: Node, a: Arg, x: Arg) -> ir.Value:
 @rule(aten.dot.default)
 def dot(e: Emitter, node: Node, x: Arg, y: Arg) -> ir.Value:
     return e.op("ReduceSum", e.op("Mul", e.tensor(x), e.tensor(y)), e.ints([0]), keepdims=0)
+
+
+@rule(aten._trilinear.default)
+def trilinear(
+    e: Emitter,
+    node: Node,
+    a: Arg,
+    b: Arg,
+    c: Arg,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    summed: Sequence[int],
+    unroll_dim: int = 1,
+) -> ir.Value:
+    """Three tensors with new dimensions at the given places, multiplied and summed: what nn.Bilinear calls."""
+    parts = [
+        e.op("Unsqueeze", e.tensor(x), e.ints(list(dims))) if dims else e.tensor(x)
+        for x, dims in ((a, expand1), (b, expand2), (c, expand3))
+    ]
+    product = e.op("Mul", e.op("Mul", parts[0], parts[1]), parts[2])
+    return e.op("ReduceSum", product, e.ints(list(summed)), keepdims=0)

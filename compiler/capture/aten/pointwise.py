@@ -15,7 +15,8 @@ aten = torch.ops.aten
 Node = torch.fx.Node
 
 _UNARY = {
-    "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
+    "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan",
+    "atanh": "Atanh",
     "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp", "floor": "Floor", "log": "Log",
     "logical_not": "Not", "neg": "Neg", "reciprocal": "Reciprocal", "relu": "Relu", "round": "Round", "sigmoid": "Sigmoid",
     "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh", "mish": "Mish",
@@ -291,6 +292,19 @@ def clamp_tensor(e: Emitter, node: Node, x: Arg, low: Arg = None, high: Arg = No
     if low is not None:
         result = e.op("Max", result, e.tensor(low, dtype))
     return result if high is None else e.op("Min", result, e.tensor(high, dtype))
+
+
+@rule(aten.atan2.default)
+def atan2(e: Emitter, node: Node, y: Arg, x: Arg) -> ir.Value:
+    """atan(y / x), plus or minus pi left of the y axis. Signed zeros of y count as positive."""
+    dtype = val(node).dtype
+    a, b, zero = e.tensor(y, dtype), e.tensor(x, dtype), e.scalar(0, dtype)
+    angle = e.op("Atan", e.op("Div", a, b))
+    below = e.op("Less", a, zero)
+    half_turn = e.op("Where", below, e.scalar(-math.pi, dtype), e.scalar(math.pi, dtype))
+    result = e.op("Where", e.op("Less", b, zero), e.op("Add", angle, half_turn), angle)
+    origin = e.op("And", e.op("Equal", a, zero), e.op("Equal", b, zero))
+    return e.op("Where", origin, zero, result)
 
 
 # Casts and copies

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
-from pfvm.compiler.capture.emit import Arg, Emitter, val
+from pfvm.compiler.capture.emit import Emitter, val
 
 from .convolution import per_dimension
 from .registry import is_used, rule
@@ -29,7 +29,7 @@ def _max_pool(rank: int) -> Any:
         ceil_mode: bool = False,
     ) -> list[ir.Value | None]:
         pads = per_dimension(padding, rank)
-        attributes = {
+        attributes: dict[str, Any] = {
             "kernel_shape": per_dimension(kernel, rank),
             "strides": per_dimension(stride or kernel, rank),
             "pads": pads + pads,
@@ -144,5 +144,3 @@ rule(aten._adaptive_avg_pool2d.default)(_adaptive("avg", 2))
 rule(aten._adaptive_avg_pool3d.default)(_adaptive("avg", 3))
 rule(aten.adaptive_max_pool2d.default)(_adaptive("max", 2))
 rule(aten.adaptive_max_pool3d.default)(_adaptive("max", 3))
-
-__all__ = ["Arg"]

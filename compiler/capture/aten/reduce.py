@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 from pfvm.compiler.capture.emit import Emitter, axis, dtype_of, val
 
-from .registry import is_used, register, rule
+from .registry import register, rule
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -200,6 +200,3 @@ def cumsum(e: Emitter, node: Node, x: Node, dim: int, **_: Any) -> ir.Value:
     if val(x).dim() == 0:
         return e.op("Identity", value)
     return e.op("CumSum", value, e.scalar(axis(dim, val(x).dim()), torch.int64, "axis"))
-
-
-__all__ = ["count", "is_used", "variance"]

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import torch
 from pfvm.compiler.capture.emit import Arg, Emitter, axis, dtype_of, val
 
-from .index import stacked_indices
+from .index import stacked_indices, to_front
 from .registry import rule
 from .shape import LAST
 
@@ -114,15 +114,27 @@ def index_put(
     chosen = [i for i in indices if i is not None]
     if any(dtype_of(i) in (torch.bool, torch.uint8) for i in chosen):
         return _put_by_mask(e, node, x, indices, values, accumulate)
-    if any(i is None for i in indices[: len(chosen)]):
-        raise e.refuse("indices after a full slice; index the leading dimensions, or transpose first", node)
-    stacked = stacked_indices(e, chosen)
+    dims = [d for d, i in enumerate(indices) if i is not None]
+    front, rest = to_front(e, e.tensor(x), val(x).dim(), dims)
     index_shape = list(torch.broadcast_shapes(*[val(i).shape for i in chosen]))
-    shape = index_shape + list(val(x).shape[len(chosen) :])
+    sizes = [val(x).shape[d] for d in rest]
+    # Where the indexed dimensions are neighbours, the values have theirs in the same place.
+    before = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
     updates = e.tensor(values, val(x).dtype)
-    if list(val(values).shape) != shape:
-        updates = e.op("Expand", updates, e.shape(shape))
-    return e.op("ScatterND", e.tensor(x), stacked, updates, reduction="add" if accumulate else None)
+    wanted = sizes[:before] + index_shape + sizes[before:]
+    if list(val(values).shape) != wanted:
+        updates = e.op("Expand", updates, e.shape(wanted))
+    if before:
+        n = len(index_shape)
+        perm = [*range(before, before + n), *range(before), *range(before + n, len(wanted))]
+        updates = e.op("Transpose", updates, perm=perm)
+    result = e.op("ScatterND", front, stacked_indices(e, chosen), updates, reduction="add" if accumulate else None)
+    order = [*dims, *rest]
+    return (
+        result
+        if order == sorted(order)
+        else e.op("Transpose", result, perm=[order.index(d) for d in range(len(order))])
+    )
 
 
 def _put_by_mask(

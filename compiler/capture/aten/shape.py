@@ -123,6 +123,22 @@ def select(e: Emitter, node: Node, x: Arg, dim: int, index: Arg) -> ir.Value:
     return e.op("Gather", e.tensor(x), e.size(index), axis=axis(dim, val(x).dim()))
 
 
+@rule(aten.diagonal.default)
+def diagonal(e: Emitter, node: Node, x: Arg, offset: int = 0, dim1: int = 0, dim2: int = 1) -> ir.Value:
+    """Both dimensions moved to the end and read at constant (row, column) pairs."""
+    rank = val(x).dim()
+    first, second = axis(dim1, rank), axis(dim2, rank)
+    length: Any = val(node).shape[-1]
+    if not isinstance(length, int):
+        raise e.refuse("the diagonal of a symbolic dimension; leave it out of dynamic", node)
+    steps = torch.arange(length)
+    pairs = torch.stack([steps + max(-offset, 0), steps + max(offset, 0)], -1)
+    rest = [d for d in range(rank) if d not in (first, second)]
+    front = permute(e, node, x, [first, second, *rest])
+    read = e.op("GatherND", front, e.torch_constant(pairs, "pairs"))
+    return e.op("Transpose", read, perm=[*range(1, len(rest) + 1), 0]) if rest else read
+
+
 @rule(aten.flip.default)
 def flip(e: Emitter, node: Node, x: Arg, dims: Sequence[int]) -> ir.Value:
     axes = [axis(d, val(x).dim()) for d in dims]

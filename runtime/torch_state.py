@@ -19,7 +19,7 @@ class StaleWeightError(InputError):
 
 
 def as_array(value: Any) -> Any:
-    """A torch tensor as a numpy array (shared memory where it is contiguous and on the CPU); anything else unchanged."""
+    """A torch tensor as a numpy array (shared memory where contiguous and on the CPU); anything else unchanged."""
     return to_numpy(value) if isinstance(value, torch.Tensor) else value
 
 
@@ -58,8 +58,8 @@ class TorchState:
             current = _current(name, state)
             if current is not state.tensor or _mark(current) != self._marks[name]:
                 raise StaleWeightError(
-                    f"weight {state.name!r} changed after it was compiled in as a constant; compile again, or compile with "
-                    "freeze=False to use the current weights at every call"
+                    f"weight {state.name!r} changed after it was compiled in as a constant; compile again, or compile "
+                    "with freeze=False to use the current weights at every call"
                 )
 
     def _value(self, name: str, state: ReachedTensor) -> np.ndarray[Any, Any]:
@@ -94,7 +94,7 @@ def _current(name: str, state: ReachedTensor) -> torch.Tensor:
 
 
 def _mark(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Changes when the tensor is written to: its version counter, and a sample because writes through .data are not counted."""
+    """Changes when the tensor is written to: its version, and a sample, as writes through .data do not count."""
     version = 0 if tensor.is_inference() else tensor._version
     flat = tensor.detach().as_strided((tensor.numel(),), (1,)) if tensor.is_contiguous() else tensor.detach().flatten()
     sample = flat[:: max(1, tensor.numel() // _SAMPLE)]

@@ -11,7 +11,7 @@ from .aten import TABLE
 
 
 def _fits(op: Any) -> bool:
-    """In-place forms are left to functionalization, random ops are refused, and what has a rule is translated as it is."""
+    """In-place forms are left to functionalization, random ops are refused, ops with a rule stay as they are."""
     return (
         isinstance(op, torch._ops.OpOverload)
         and op not in TABLE

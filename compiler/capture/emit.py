@@ -29,7 +29,7 @@ def axis(dim: int, rank: int) -> int:
 
 
 class Emitter:
-    """Appends ONNX nodes. `values` maps FX nodes to what they became: a Value, or a list for an op with several results."""
+    """Appends ONNX nodes. `values` maps FX nodes to what they became: a Value, or a list for several results."""
 
     def __init__(self, names: Names, symbols: Symbols) -> None:
         self.nodes: list[ir.Node] = []
@@ -58,7 +58,7 @@ class Emitter:
     # Nodes
 
     def op(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
-        """One node of the standard domain; its output, or the list of them when `outputs` > 1. None attributes are left out."""
+        """One node of the standard domain; its output, or a list when `outputs` > 1. None attributes are left out."""
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
         made = [ir.Value(name=self.names.take(f"{self._prefix}.{op_type}")) for _ in range(outputs)]
@@ -137,7 +137,7 @@ class Emitter:
         where = self._sizes.get(size.node.expr)
         if where is None:
             raise CaptureError(
-                f"{self._origin.source}: symbolic size {self.symbols.dim(size)} is no dimension of any tensor in the graph"
+                f"{self._origin.source}: symbolic size {self.symbols.dim(size)} is no dimension of any tensor here"
             )
         shape = self.op("Shape", self.values[where[0]])
         return self.op("Gather", shape, self.scalar(where[1], torch.int64, "index"), axis=0)

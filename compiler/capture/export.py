@@ -54,10 +54,11 @@ def export(
 ) -> ir.Model:
     """The one-to-one ATen translation of `fn`, optionally written to `path`.
 
-    `fn` is a function or nn.Module; `sample` its only argument, or a tuple of positional arguments: tensors in any nesting
-    of dicts, lists and tuples, of the shapes and dtypes that calls will have. `dynamic={"x": {0: "batch"}}` makes
-    dimension 0 of input x symbolic. Weights become overridable initializers, described in metadata_props["pfvm.state"];
-    with `freeze` (default for an nn.Module) they become constants. No kernel runs, and nothing of the caller's changes.
+    `fn` is a function or nn.Module; `sample` its only argument, or a tuple of positional arguments: tensors in any
+    nesting of dicts, lists and tuples, of the shapes and dtypes that calls will have. `dynamic={"x": {0: "batch"}}`
+    makes dimension 0 of input x symbolic. Weights become overridable initializers, described in
+    metadata_props["pfvm.state"]; with `freeze` (default for an nn.Module) they become constants. No kernel runs, and
+    nothing of the caller's changes.
 
     Raises CaptureError, naming the source line and what to write instead.
     """

@@ -1,8 +1,8 @@
-"""Trace with shapes instead of numbers: the reached tensors keep their Python identity while their storage becomes fake.
+"""Trace with shapes instead of numbers: reached tensors keep their Python identity while their storage becomes fake.
 
-Closures, lists and dictionaries that hold a tensor go on holding it, so the function runs unchanged, but no kernel runs and
-nothing of the user's is read or written. `torch.utils.swap_tensors` does the same and refuses tensors with weak references
-(nn.RNN keeps some); those follow the Python object, which is what is wanted here, because everything is swapped back.
+Closures, lists and dictionaries that hold a tensor go on holding it, so the function runs unchanged, but no kernel runs
+and nothing of the user's is read or written. `torch.utils.swap_tensors` does the same and refuses tensors with weak
+references (nn.RNN keeps some); those follow the Python object, which is right here, because all is swapped back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Second pass: in-place updates of local tensors become new values; updates that would leave the function are refused."""
+"""Second pass: in-place updates of locals become new values; updates that would leave the function are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_functional(
             tracing_mode="real",
             _allow_non_fake_inputs=True,
         )(*args)
-    _check(result, names, input_count)
+    _check(graph, result, names, input_count)
     return result
 
 
@@ -45,22 +45,36 @@ def _is_mutation(node: torch.fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def _check(graph: torch.fx.GraphModule, names: Sequence[str], input_count: int) -> None:
+def _check(
+    original: torch.fx.GraphModule, functional: torch.fx.GraphModule, names: Sequence[str], input_count: int
+) -> None:
     """Functionalization ends with a copy_ onto every placeholder that the function changed in place."""
-    placeholders = graph.graph.find_nodes(op="placeholder")
-    for node in graph.graph.nodes:
+    placeholders = functional.graph.find_nodes(op="placeholder")
+    for node in functional.graph.nodes:
         if not _is_mutation(node):
             continue
-        source = origin_of_node(node).source
         if node.target is not aten.copy_.default or node.args[0] not in placeholders:
+            source = origin_of_node(node).source
             raise CaptureError(f"{source}: in-place op {node.target} cannot be captured; write its out-of-place form")
         index = placeholders.index(node.args[0])
+        source = _first_write(original, original.graph.find_nodes(op="placeholder")[index])
         if index < input_count:
             raise CaptureError(
-                f"{source}: input {names[index]!r} is changed in place, which its caller would not see from a compiled function; "
-                "work on a copy (x = x.clone()) or write x = x + 1 in place of x += 1"
+                f"{source}: input {names[index]!r} is changed in place, which the caller of a compiled function would "
+                "not see; work on a copy (x = x.clone()) or write x = x + 1 in place of x += 1"
             )
         raise CaptureError(
             f"{source}: {names[index]!r} is changed in place; updates of state come with the training half. "
             "Call model.eval() before, or return the new value as an output"
         )
+
+
+def _first_write(graph: torch.fx.GraphModule, placeholder: torch.fx.Node) -> str:
+    """The source line of the first in-place op on this placeholder's memory."""
+    memory = placeholder.meta["val"].untyped_storage()._cdata
+    for node in graph.graph.nodes:
+        if _is_mutation(node):
+            seen = node.args[0].meta["val"] if isinstance(node.args[0], torch.fx.Node) else None
+            if isinstance(seen, torch.Tensor) and seen.untyped_storage()._cdata == memory:
+                return origin_of_node(node).source
+    return "<unknown>"

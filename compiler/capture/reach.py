@@ -1,8 +1,8 @@
 """Everything a function can reach: its modules, tensors and containers, with the path by which each is reached.
 
-Nobody registers anything. The walk follows closure cells, the globals that the code names, defaults, bound `self`, partials,
-modules, containers and plain objects. A tensor's path becomes its name; its `Place` reads it again at call time, so
-that a weight that was replaced (not just changed in place) is seen.
+Nobody registers anything. The walk follows closure cells, globals that the code names, defaults, bound `self`,
+partials, modules, containers and plain objects. A tensor's path becomes its name; its `Place` reads it again at call
+time, so that a weight that was replaced (not just changed in place) is seen.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+from pfvm.errors import CaptureError
 
 _LIBRARIES = frozenset({"torch", "numpy", "pfvm", "onnx", "onnx_ir", "builtins"}) | sys.stdlib_module_names
 _LONGEST_CONTAINER = 100_000  # a longer list is data, not structure
@@ -83,12 +84,15 @@ def walk(function: Any) -> Reach:
         if isinstance(item, torch.Tensor):
             reach.tensors.append(ReachedTensor(path or "tensor", item, place))
             continue
+        if isinstance(item, torch.jit.ScriptModule):
+            raise CaptureError(f"{path or 'the module'} is TorchScript; pass the Python module that it was made from")
         if isinstance(item, torch.nn.Module):
             reach.modules.append(item)
             reach.module_names[id(item)] = path or type(item).__name__
         for label, child, read in _children(item, reach):
             if _is_structure(child):
-                child_path = ".".join(p for p in (path, label) if p)
+                is_function = isinstance(child, (types.FunctionType, types.MethodType, functools.partial))
+                child_path = path if is_function else ".".join(p for p in (path, label) if p)
                 heapq.heappush(queue, (_priority(child), next(order), child, Place(place, read), child_path))
     return reach
 
@@ -113,6 +117,31 @@ def _is_structure(item: Any) -> bool:
     return type(item).__module__.partition(".")[0] not in _LIBRARIES and hasattr(item, "__dict__")
 
 
+# Readers for a Place.
+
+
+def _item(key: Any) -> Callable[[Any], Any]:
+    return lambda container: container[key]
+
+
+def _attribute(key: str) -> Callable[[Any], Any]:
+    return lambda item: vars(item)[key]
+
+
+def _table_entry(table: str, key: str) -> Callable[[Any], Any]:
+    return lambda module: vars(module)[table][key]
+
+
+def _cell(index: int) -> Callable[[Any], Any]:
+    return lambda function: function.__closure__[index].cell_contents
+
+
+def _global(name: str, attribute: str | None = None) -> Callable[[Any], Any]:
+    if attribute is None:
+        return lambda function: function.__globals__[name]
+    return lambda function: getattr(function.__globals__[name], attribute)
+
+
 _Child = tuple[str, Any, Callable[[Any], Any]]
 
 
@@ -130,11 +159,11 @@ def _children(item: Any, reach: Reach) -> Iterator[_Child]:
         yield from _children_of_module(item, reach)
     elif isinstance(item, dict):
         reach.containers.append((item, dict(item)))
-        yield from ((str(k), v, lambda d, k=k: d[k]) for k, v in item.items())
+        yield from ((str(k), v, _item(k)) for k, v in item.items())
     elif isinstance(item, (list, tuple)):
         if isinstance(item, list):
             reach.containers.append((item, list(item)))
-        yield from ((str(i), v, lambda s, i=i: s[i]) for i, v in enumerate(item))
+        yield from ((str(i), v, _item(i)) for i, v in enumerate(item))
     else:
         yield from _children_of_object(item, reach)
 
@@ -142,7 +171,7 @@ def _children(item: Any, reach: Reach) -> Iterator[_Child]:
 def _children_of_function(function: types.FunctionType) -> Iterator[_Child]:
     for i, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or ())):
         try:
-            yield name, cell.cell_contents, lambda f, i=i: f.__closure__[i].cell_contents
+            yield name, cell.cell_contents, _cell(i)
         except ValueError:  # an empty cell: assigned after the function was made
             continue
     names = _global_names(function.__code__)
@@ -151,12 +180,11 @@ def _children_of_function(function: types.FunctionType) -> Iterator[_Child]:
             continue
         value = function.__globals__[name]
         if not isinstance(value, types.ModuleType):
-            yield name, value, lambda f, n=name: f.__globals__[n]
+            yield name, value, _global(name)
         elif value.__name__.partition(".")[0] not in _LIBRARIES:
             for attribute in names:
                 if attribute in vars(value):
-                    read = lambda f, n=name, a=attribute: getattr(f.__globals__[n], a)  # noqa: E731
-                    yield f"{name}.{attribute}", vars(value)[attribute], read
+                    yield f"{name}.{attribute}", vars(value)[attribute], _global(name, attribute)
     if function.__defaults__:
         yield "", function.__defaults__, lambda f: f.__defaults__
     if function.__kwdefaults__:
@@ -178,13 +206,13 @@ def _children_of_module(module: torch.nn.Module, reach: Reach) -> Iterator[_Chil
     for table in _MODULE_TABLES:
         entries = attributes[table]
         reach.containers.append((entries, dict(entries)))
-        yield from ((k, v, lambda m, t=table, k=k: vars(m)[t][k]) for k, v in entries.items() if v is not None)
+        yield from ((k, v, _table_entry(table, k)) for k, v in entries.items() if v is not None)
     for key, value in attributes.items():
         if key not in _MODULE_TABLES and not (key.startswith("_") and key.endswith("_hooks")):
-            yield key, value, lambda m, k=key: vars(m)[k]
+            yield key, value, _attribute(key)
 
 
 def _children_of_object(item: Any, reach: Reach) -> Iterator[_Child]:
     attributes = vars(item)
     reach.containers.append((attributes, dict(attributes)))
-    yield from ((k, v, lambda o, k=k: vars(o)[k]) for k, v in attributes.items())
+    yield from ((k, v, _attribute(k)) for k, v in attributes.items())

@@ -15,7 +15,7 @@ from torch.fx import traceback as fx_traceback
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# Frames of these folders are never the user's line. The repository root is the package, so examples/ and tests/ are not here.
+# Frames of these folders are never the user's line. The repository root is the package: examples/ is not among them.
 _INTERNAL = (
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     os.path.join(_PACKAGE, "compiler") + os.sep,
@@ -33,14 +33,14 @@ class Origin(NamedTuple):
     op: str = ""
 
 
-def _is_internal(filename: str) -> bool:
+def is_internal(filename: str) -> bool:
     if filename.startswith("<"):
         return not filename.startswith(("<stdin>", "<ipython"))
     return filename.startswith(_INTERNAL) or (filename.startswith(_STDLIB) and "site-packages" not in filename)
 
 
 def _line(frame: FrameType, lineno: int) -> str:
-    """The file as far as its dotted module name reaches, so that the text does not depend on where a project is checked out."""
+    """The file as far as its dotted module name reaches: the text does not depend on where a project lies."""
     filename = frame.f_code.co_filename
     parts = filename.split(os.sep)
     depth = str(frame.f_globals.get("__name__", "")).count(".") + 1
@@ -55,7 +55,7 @@ def origin(frame: FrameType | None, module_names: Mapping[int, str]) -> Origin:
     """The innermost user line above `frame`, and the innermost nn.Module whose method is running."""
     source = module = None
     while frame is not None and (source is None or module is None):
-        if source is None and not _is_internal(frame.f_code.co_filename):
+        if source is None and not is_internal(frame.f_code.co_filename):
             source = _line(frame, frame.f_lineno)
         if module is None and frame.f_code.co_argcount and frame.f_code.co_varnames[0] == "self":
             owner = frame.f_locals.get("self")
@@ -70,7 +70,7 @@ def line_of_exception(error: BaseException) -> str:
     found = _UNKNOWN
     traceback = error.__traceback__
     while traceback is not None:
-        if not _is_internal(traceback.tb_frame.f_code.co_filename):
+        if not is_internal(traceback.tb_frame.f_code.co_filename):
             found = _line(traceback.tb_frame, traceback.tb_lineno)
         traceback = traceback.tb_next
     return found
@@ -91,23 +91,33 @@ class OriginMode(TorchDispatchMode):
     """Notes the origin of every op on the FX node that the tracer below creates, and refuses random ops.
 
     FX copies the key "custom" of its current metadata to each new node. Only valid under `preserve_node_meta()`.
+    `backward_line` is where the user's line first ran a backward pass.
     """
+
+    supports_higher_order_operators = True  # so that they reach the refusal below
 
     def __init__(self, module_names: Mapping[int, str]) -> None:
         super().__init__()
         self._module_names = module_names
+        self.backward_line: str | None = None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         where = origin(sys._getframe(1), self._module_names)
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            raise CaptureError(
+                f"{where.source}: {func.name()} is not captured yet; write torch.where or a Python loop of fixed length"
+            )
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
-            refuse_random(func, where)
+            _refuse_random(func, where)
+        if self.backward_line is None and torch._C._current_graph_task_id() != -1:
+            self.backward_line = where.source
         fx_traceback.get_current_meta()["custom"] = {"source": where.source, "module": where.module, "op": str(func)}
         return func(*args, **(kwargs or {}))
 
 
-def refuse_random(func: Callable[..., Any], where: Origin) -> None:
+def _refuse_random(func: Callable[..., Any], where: Origin) -> None:
     """Raise for an op that draws random numbers."""
     inside = f" in {where.module}" if where.module else ""
     raise CaptureError(
@@ -119,4 +129,4 @@ def refuse_random(func: Callable[..., Any], where: Origin) -> None:
 def origin_of_node(node: torch.fx.Node) -> Origin:
     """The origin noted on an FX node; unknown for nodes that the tracer made on its own."""
     custom = node.meta.get("custom") or {}
-    return Origin(custom.get("source", _UNKNOWN), custom.get("module", ""), custom.get("op", str(node.target)))
+    return Origin(custom.get("source", _UNKNOWN), custom.get("module", ""), custom.get("op") or str(node.target))

@@ -62,7 +62,7 @@ def describe(
     for path, leaf in with_path:
         parts = [_key(k) for k in path]
         if top_names is not None and path:
-            parts[0] = top_names[path[0].idx]
+            parts[0] = top_names[int(_key(path[0]))]
         if is_tensor(leaf):
             names.append(".".join(p for p in parts if p) or root)
             tensors.append(leaf)
@@ -105,7 +105,7 @@ def argument_names(function: Any, count: int, sample: Any) -> list[str]:
             names.append(parameter.name)
     if len(names) < count:
         raise CaptureError(
-            f"{getattr(function, '__name__', function)} takes {len(names)} positional arguments but {count} sample inputs were given "
-            "(a tuple is the positional arguments; pass a list or dict for one nested argument)"
+            f"{getattr(function, '__name__', function)} takes {len(names)} positional arguments but {count} sample "
+            "inputs were given (a tuple is the positional arguments; pass a list or dict for one nested argument)"
         )
     return names[:count]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from typing import Any
 
 import sympy
 import torch
 from pfvm.errors import CaptureError
 from torch._dynamo.source import ConstantSource
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, ShapeGuard
+
+from .source import is_internal
 
 
 class Symbols:
@@ -41,11 +45,14 @@ class Symbols:
                 )
             source = ConstantSource(f"dynamic_{symbol}")
             expression = self.shape_env.create_symbol(size, source, dynamic_dim=DimDynamic.DYNAMIC)
-            self._by_name[symbol] = self.shape_env.create_symintnode(expression, hint=size, source=source)
+            made = self.shape_env.create_symintnode(expression, hint=size, source=source)
+            assert isinstance(made, torch.SymInt)
+            self._by_name[symbol] = made
             self._sample_size[symbol] = size
         elif self._sample_size[symbol] != size:
             raise CaptureError(
-                f"dynamic: {symbol!r} is {self._sample_size[symbol]} elsewhere but {size} in dimension {axis} of input {name!r}"
+                f"dynamic: {symbol!r} is {self._sample_size[symbol]} elsewhere "
+                f"but {size} in dimension {axis} of input {name!r}"
             )
         return self._by_name[symbol]
 
@@ -54,15 +61,19 @@ class Symbols:
         for name, symbol in self._by_name.items():
             expression = self.shape_env.simplify(symbol.node.expr)
             if expression.is_number:
+                where = next((_line(g) for g in self.shape_env.guards if symbol.node._expr in g.expr.free_symbols), "")
                 raise CaptureError(
-                    f"the symbolic dimension {name!r} is used as the fixed number {expression}: a shape in the function or a weight "
-                    f"is tied to the sample's size; take sizes from x.shape, or leave {name!r} out of dynamic"
+                    f"{where}the symbolic dimension {name!r} is used as the fixed number {expression}: a shape in the "
+                    "function or a weight is tied to the sample's size; take sizes from x.shape, or leave it out of "
+                    "dynamic"
                 )
         for guard in self.shape_env.guards:
-            text = self._named(guard.expr)
+            frame = guard.sloc.framework_loc
+            if isinstance(frame, traceback.FrameSummary) and is_internal(frame.filename) and _excludes_one(guard.expr):
+                continue
             raise CaptureError(
-                f"the function takes a branch on a symbolic dimension ({text}), which only holds for some sizes; "
-                "write it without that condition, or leave the dimension out of dynamic"
+                f"{_line(guard)}the function takes a branch on a symbolic dimension ({self._named(guard.expr)}), which "
+                "only holds for some sizes; write it without that condition, or leave the dimension out of dynamic"
             )
 
     def dim(self, size: int | torch.SymInt) -> int | str:
@@ -72,5 +83,18 @@ class Symbols:
         return self._named(self.shape_env.simplify(size.node.expr))
 
     def _named(self, expression: Any) -> str:
-        names = {s.node.expr: sympy.Symbol(n, integer=True, positive=True) for n, s in self._by_name.items()}
+        names = {s.node._expr: sympy.Symbol(n, integer=True, positive=True) for n, s in self._by_name.items()}
         return str(expression.xreplace(names)).replace(" ", "")
+
+
+def _line(guard: ShapeGuard) -> str:
+    """ "file.py:42: " of the line that asked, as far as torch kept it."""
+    user, frame = guard.sloc.maybe_user_loc, guard.sloc.framework_loc
+    if user is not None:
+        return f"{user.partition(' in ')[0].rpartition('/')[2]}: "
+    return f"{os.path.basename(frame.filename)}:{frame.lineno}: " if isinstance(frame, traceback.FrameSummary) else ""
+
+
+def _excludes_one(condition: Any) -> bool:
+    """torch asks itself whether a size is 0 or 1 to choose strides; the graph is right for those sizes too."""
+    return isinstance(condition, sympy.Ne) and condition.rhs in (0, 1)

@@ -1,12 +1,14 @@
 """One PyTorch function → one functional FX graph of ATen ops, below autograd.
 
-The function is run twice on fake tensors; a difference between the two graphs means that changing Python state (a counter,
-a random number, the clock) would be baked in, and is refused. A second pass removes in-place updates where there are any.
+The function is run twice on fake tensors; a difference between the two graphs means that changing Python state (a
+counter, a random number, the clock) would be baked in, and is refused. A second pass removes in-place updates where
+there are any.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,16 +40,22 @@ from .structure import Structure, describe
 from .symbols import Symbols
 
 _DATA_DEPENDENT = (
-    "Python needs the value of a tensor here (if/while/assert on a tensor, .item(), int(), float(), .tolist(), .numpy()), "
-    "but a captured function has no values yet; write torch.where(condition, a, b), or keep the number a tensor"
+    "Python needs the value of a tensor here (if/while/assert on a tensor, .item(), int(), float(), .tolist(), "
+    ".numpy()), but a captured function has no values yet; write torch.where(condition, a, b), or keep it a tensor"
 )
-_DYNAMIC_SHAPE = "the shape of this result depends on the data; keep a fixed shape, for example torch.where(mask, x, 0) in place of x[mask]"
+_DYNAMIC_SHAPE = (
+    "the shape of this result depends on the data; keep a fixed shape, for example torch.where(mask, x, 0) "
+    "in place of x[mask]"
+)
 _ATTEMPTS = 4  # each adds the tensors that only the trace could see
 
 
 @dataclass
 class Trace:
-    """A functional FX graph. Placeholders: the inputs in order, then `states` in order. Outputs: the tensor leaves of `outputs`."""
+    """A functional FX graph.
+
+    Placeholders: the inputs in order, then `states` in order. Outputs: the tensor leaves of `outputs`.
+    """
 
     graph: torch.fx.GraphModule
     states: list[ReachedTensor]
@@ -62,7 +70,10 @@ def trace(
     reach: Reach,
     dynamic: dict[str, dict[int, str]],
 ) -> Trace:
-    """Trace `function` at the shapes of `samples`. Raises CaptureError; leaves the user's tensors, grads and generators untouched."""
+    """Trace `function` at the shapes of `samples`. The user's tensors, grads and generators stay untouched.
+
+    Raises CaptureError.
+    """
     states = [t for t in reach.tensors if t.tensor.layout is torch.strided]
     for _ in range(_ATTEMPTS):
         symbols = Symbols(ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False), dynamic)
@@ -82,8 +93,8 @@ def trace(
         difference = first_difference(*graphs)
         if difference is not None:
             raise CaptureError(
-                f"{difference}: the function does not do the same the second time it is called, so a Python value that changes "
-                "(counter, random number, time) would be baked into the graph; pass it in as a tensor input"
+                f"{difference}: the function does not do the same the second time it is called, so a Python value that "
+                "changes (counter, random number, time) would be baked into the graph; pass it in as a tensor input"
             )
         graph = make_functional(graphs[0], mode, inputs.tensor_names + [s.name for s in states], len(samples))
         symbols.check()
@@ -105,12 +116,13 @@ class _Run:
     def __call__(self, fakes: list[torch.Tensor], states: list[torch.Tensor]) -> list[Any]:
         names = self._inputs.tensor_names
         args = self._inputs.pack(dict(zip(names, fakes)))
-        with fx_traceback.preserve_node_meta(), OriginMode(self._reach.module_names):
+        with fx_traceback.preserve_node_meta(), OriginMode(self._reach.module_names) as origins:
             result = self._function(*args)
         if any(t.grad is not None for t in (*fakes, *states)):
+            where = origins.backward_line or line_of_function(self._function)
             raise CaptureError(
-                f"{line_of_function(self._function)}: the function calls backward(); training steps come with the training half, "
-                "compile the forward pass"
+                f"{where}: the function calls backward(); training steps come with the training half, compile the "
+                "forward pass"
             )
         self.outputs, leaves = describe(result, lambda v: isinstance(v, (torch.Tensor, torch.SymInt)), "output")
         return [leaf.detach() if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf for leaf in leaves]
@@ -132,7 +144,10 @@ def _errors_named(
             f"{line_of_exception(error)}: op {error.func} cannot be traced without data; write it with ATen ops"
         ) from error
     except Exception as error:  # the user's own error, or torch's: say where, and keep the cause
-        raise CaptureError(f"{line_of_exception(error)}: capture failed: {type(error).__name__}: {error}") from error
+        where = line_of_exception(error)
+        if ".numpy() is not supported" in str(error):
+            raise CaptureError(f"{where}: {_DATA_DEPENDENT}") from error
+        raise CaptureError(f"{where}: capture failed: {type(error).__name__}: {error}") from error
     _flatten(graph)
     return graph
 
@@ -146,7 +161,7 @@ def _flatten(graph: torch.fx.GraphModule) -> None:
 
 
 def _seen_by_trace(graphs: Sequence[torch.fx.GraphModule], runs: Sequence[_Run]) -> list[torch.Tensor]:
-    """Tensors that existed before the function ran and that only the trace could find: the same object in both traces."""
+    """Tensors older than the call that only the trace could find: the same object in both traces."""
     first, second = (
         {
             id(t): t
@@ -174,12 +189,16 @@ def _untouched(reach: Reach) -> Iterator[None]:
 @contextlib.contextmanager
 def _tracing_settings() -> Iterator[None]:
     """Take the plain path through torch: no fused attention or encoder, no mkldnn-only ops, no autograd threads."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")  # prints a traceback for what is raised anyway
+    level = logger.level
     fast_path, mkldnn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
     with sdpa_kernel(SDPBackend.MATH), torch.autograd.set_multithreading_enabled(False):
         torch.backends.mha.set_fastpath_enabled(False)
         torch._C._set_mkldnn_enabled(False)  # mkldnn.flags() would warn about Intel GPUs
         try:
+            logger.setLevel(logging.CRITICAL)
             yield
         finally:
+            logger.setLevel(level)
             torch.backends.mha.set_fastpath_enabled(fast_path)
             torch._C._set_mkldnn_enabled(mkldnn)

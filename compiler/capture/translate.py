@@ -16,8 +16,8 @@ from .source import origin_of_node
 from .symbols import Symbols
 
 
-def translate(emitter: Emitter, graph: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, Any]]:
-    """Translate every call of the graph; placeholders are bound already. Returns the output FX nodes with their values."""
+def translate(emitter: Emitter, graph: torch.fx.GraphModule) -> list[tuple[Any, Any]]:
+    """Translate every call of the graph; placeholders are bound already. Returns the outputs with their values."""
     for node in graph.graph.nodes:
         if node.op == "get_attr":
             emitter.begin(node)
@@ -51,7 +51,7 @@ def _translate_call(emitter: Emitter, node: torch.fx.Node) -> None:
 
 
 def _name(emitter: Emitter, node: torch.fx.Node, result: Any, made: list[ir.Node]) -> None:
-    """Results take the FX node's name (and that of the schema's result where there are several), and its shape and dtype."""
+    """Results take the FX node's name, shape and dtype; several get the names of the schema's results added."""
     several = isinstance(result, (list, tuple))
     values = list(result) if several else [result]
     seen = val(node) if several else [val(node)]

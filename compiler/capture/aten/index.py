@@ -55,7 +55,7 @@ def to_front(e: Emitter, value: ir.Value, rank: int, dims: Sequence[int]) -> tup
 
 
 def stacked_indices(e: Emitter, indices: Sequence[Node]) -> ir.Value:
-    """Index tensors broadcast against each other and stacked in a new last dimension, as GatherND and ScatterND want them."""
+    """Index tensors broadcast against each other and stacked in a new last dimension, as GatherND wants them."""
     shape = list(torch.broadcast_shapes(*[val(i).shape for i in indices]))
     parts = []
     for node in indices:

@@ -69,20 +69,20 @@ def check(a: Any, b: Any, settings: Settings | None = None) -> Report:
     model_a = read_model(a)
     model_b = model_a if b is a else read_model(b)
     report = Report(settings.tolerance, signature=signature_differences(model_a, model_b))
-    watched = common_intermediates(model_a, model_b) if settings.nodes else []
-    run_a = _load(with_outputs(model_a, watched), settings.device_a, settings)
-    run_b = _load(with_outputs(model_b, watched), settings.device_b, settings)
+    run_a = _load(model_a, settings.device_a, settings)
+    run_b = _load(model_b, settings.device_b, settings)
     report.engine_a, report.engine_b = _engine(run_a, settings.device_a), _engine(run_b, settings.device_b)
     if {s.name for s in run_a.inputs} != {s.name for s in run_b.inputs}:
         return report  # no inputs that fit both
-    outputs = [v.name or "" for v in model_a.graph.outputs]
-    seen: dict[str, list[Any]] = {name: [] for name in outputs}
+    seen: dict[str, list[Any]] = {s.name: [] for s in run_a.outputs}
     for case, feeds, reference in _cases(model_a, run_a, settings):
         report.cases.append(case)
-        for name in outputs:
+        for name in seen:
             seen[name].append(reference[name])
-        _compare(report, case, feeds, reference, (run_a, run_b), outputs, watched)
+        _compare_outputs(report, case, feeds, reference, run_a, run_b)
         if report.difference is not None:
+            if settings.nodes:
+                _find_node(report, model_a, model_b, feeds, settings)
             return report
     report.warnings += _constant_outputs(seen)
     return report
@@ -160,35 +160,48 @@ def _cases(model: ir.Model, run: Executable, settings: Settings) -> Any:
         yield (f"seed {seed}" if fill == "random" else "all-zero inputs"), feeds, outputs
 
 
-def _compare(
+def _compare_outputs(
     report: Report,
     case: str,
     feeds: Mapping[str, Any],
     reference: Mapping[str, Any],
-    runs: tuple[Executable, Executable],
-    outputs: Sequence[str],
-    watched: Sequence[ir.Value],
+    run_a: Executable,
+    run_b: Executable,
 ) -> None:
+    """Puts the first output that differs, in the order of the graph, into the report."""
     try:
-        other = runs[1](feeds)
+        other = run_b(feeds)
     except InputError as error:
-        report.difference, report.case = Difference(outputs[0], f"the second model fails: {error}"), case
+        report.difference, report.case = Difference(next(iter(reference)), f"the second model fails: {error}"), case
         return
-    nodes = {value.name or "": value for value in watched}
-    # Intermediate values come first, in the order of the nodes: the first that differs is the cause.
-    for name in [*nodes, *outputs]:
+    for name in reference:
         if name not in other:
             continue  # reported as a signature difference
         found = difference(name, reference[name], other[name], report.tolerance)
         if found is None:
             continue
-        if _is_random(name, reference, runs[0], feeds, report.tolerance):
+        if _is_random(name, reference, run_a, feeds, report.tolerance):
             note = f"{name!r} is random: it differs between two runs of the first model, and is not compared"
             report.warnings += [note] if note not in report.warnings else []
             continue
         report.difference, report.case = found, case
-        report.node = describe(nodes[name]) if name in nodes else None
         return
+
+
+def _find_node(report: Report, a: ir.Model, b: ir.Model, feeds: Mapping[str, Any], settings: Settings) -> None:
+    """Puts the first node whose value differs into the report: the values that both models name, as extra outputs."""
+    watched = common_intermediates(a, b)
+    results_a = _load(with_outputs(a, watched), settings.device_a, settings)(feeds)
+    results_b = _load(with_outputs(b, watched), settings.device_b, settings)(feeds)
+    for value in [*watched, *a.graph.outputs]:
+        name = value.name or ""
+        if name not in results_b:
+            continue
+        found = difference(name, results_a[name], results_b[name], report.tolerance)
+        if found is not None:
+            report.node = f"{describe(value)}: {found}"
+            return
+    report.warnings.append("no value that both models name differs once all of them are outputs: a fusion is the cause")
 
 
 def _is_random(

@@ -24,22 +24,24 @@ def print_compiled(result: CompileResult, seconds: float, written: str) -> None:
 
 
 def print_check(report: Report) -> None:
-    """The verdict first, then what supports it."""
-    console = out()
-    console.print("equal" if report.equal else "not equal", soft_wrap=True)
-    for line in report.signature:
-        console.print(f"  signature: {line}", soft_wrap=True)
-    if report.difference is not None:
-        console.print(f"  with {report.case}: {report.difference}", soft_wrap=True)
-        if report.node is not None:
-            console.print(f"  first node that differs: {report.node}", soft_wrap=True)
-    console.print(
-        f"  compared: {report.engine_a} and {report.engine_b}, on {', '.join(report.cases) or 'no inputs'}",
-        soft_wrap=True,
-    )
-    console.print(f"  tolerance: {report.tolerance}", soft_wrap=True)
+    """The verdict first, then what supports it; warnings on stderr."""
+    for line in check_lines(report):
+        out().print(line, soft_wrap=True)
     for warning in report.warnings:
         err().print(f"warning: {warning}", soft_wrap=True)
+
+
+def check_lines(report: Report) -> list[str]:
+    """The text of a report."""
+    lines = ["equal" if report.equal else "not equal"]
+    lines += [f"  signature: {line}" for line in report.signature]
+    if report.difference is not None:
+        lines.append(f"  with {report.case}: {report.difference}")
+    if report.node is not None:
+        lines.append(f"  first node that differs: {report.node}")
+    lines.append(f"  compared: {report.engine_a} and {report.engine_b}, on {', '.join(report.cases) or 'no inputs'}")
+    lines.append(f"  tolerance: {report.tolerance}")
+    return lines
 
 
 def _bytes(count: int) -> str:

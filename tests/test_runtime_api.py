@@ -1,0 +1,110 @@
+"""Promise: optimize and load take a model in any form, give the same form back, and never change their argument."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pfvm
+import pytest
+from pfvm.errors import InputError, InvalidModelError, MismatchError, OptionError
+from pfvm.runtime.api import compile_source
+from pfvm.runtime.verify import make_verifier
+
+TEXT = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[n,3] x) => (float[n,3] y) <float[3] a = {1,2,3}, float[3] b = {4,5,6}>
+{ i = Identity (x)  c = Add (a, b)  dead = Relu (i)  y = Mul (i, c) }"""
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+Y = X * [5, 7, 9]
+
+
+@pytest.fixture
+def proto() -> onnx.ModelProto:
+    return onnx.parser.parse_model(TEXT)
+
+
+def test_proto_in_proto_out(proto: onnx.ModelProto) -> None:
+    before = proto.SerializeToString()
+    result = pfvm.optimize(proto)
+    assert isinstance(result, onnx.ModelProto)
+    assert [n.op_type for n in result.graph.node] == ["Mul"]
+    assert proto.SerializeToString() == before
+
+
+def test_ir_in_ir_out(proto: onnx.ModelProto) -> None:
+    model = ir.from_proto(proto)
+    result = pfvm.optimize(model)
+    assert isinstance(result, ir.Model)
+    assert result is not model
+    assert [n.op_type for n in result.graph] == ["Mul"]
+    assert [n.op_type for n in model.graph] == ["Identity", "Add", "Relu", "Mul"]
+    np.testing.assert_array_equal(pfvm.load(result)({"x": X})["y"], Y)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_path_in_path_out(proto: onnx.ModelProto, tmp_path: Path, kind: type) -> None:
+    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(proto, source)
+    result = pfvm.optimize(kind(source), output=target)
+    assert isinstance(result, kind)
+    assert Path(result) == target
+    np.testing.assert_array_equal(pfvm.load(target)({"x": X})["y"], Y)
+
+
+def test_a_path_needs_an_output(proto: onnx.ModelProto, tmp_path: Path) -> None:
+    onnx.save(proto, tmp_path / "in.onnx")
+    with pytest.raises(OptionError, match="needs output=PATH"):
+        pfvm.optimize(tmp_path / "in.onnx")
+
+
+def test_other_arguments_are_refused(proto: onnx.ModelProto) -> None:
+    with pytest.raises(InputError, match=r"takes a path, a ModelProto .*, got dict"):
+        pfvm.optimize({})  # type: ignore[type-var]
+    with pytest.raises(OptionError, match="no option --optlevel"):
+        pfvm.optimize(proto, optlevel=2)
+
+
+def test_load_takes_every_form(proto: onnx.ModelProto, tmp_path: Path) -> None:
+    onnx.save(proto, tmp_path / "m.onnx")
+    for source in (
+        proto,
+        proto.SerializeToString(),
+        ir.from_proto(proto),
+        tmp_path / "m.onnx",
+        str(tmp_path / "m.onnx"),
+    ):
+        exe = pfvm.load(source)
+        assert [s.name for s in exe.inputs] == ["x"]
+        np.testing.assert_array_equal(exe({"x": X})["y"], Y)
+
+
+def test_load_refuses_what_is_no_model() -> None:
+    with pytest.raises(InvalidModelError, match="not an ONNX model"):
+        pfvm.load(b"hello")
+
+
+def test_verify_compares_after_every_pass(proto: onnx.ModelProto) -> None:
+    from pfvm.compiler.options import parse
+
+    result = compile_source(proto, parse(verify=True))
+    assert any(record.max_difference == 0.0 for record in result.passes)
+
+
+def test_the_verifier_names_the_pass_and_the_output(proto: onnx.ModelProto) -> None:
+    verifier = make_verifier(ir.from_proto(proto))
+    assert verifier(ir.from_proto(proto), "nothing") == 0.0
+    wrong = onnx.parser.parse_model(TEXT.replace("{4,5,6}", "{4,5,7}"))
+    with pytest.raises(MismatchError, match=r"pass fold-constants changed output 'y': .*worst at \[\d+, 2\]"):
+        verifier(ir.from_proto(wrong), "fold-constants")
+    broken = onnx.parser.parse_model(TEXT.replace("Mul (i, c)", "Foo (i, c)"))
+    with pytest.raises(MismatchError, match=r"after pass p the model no longer runs: .*'Foo'"):
+        verifier(ir.from_proto(broken), "p")
+
+
+def test_the_verifier_leaves_random_outputs_alone() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (float[4] x) => (float[4] r, float[4] y)
+    { r = RandomNormalLike (x)  y = Neg (x) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    assert make_verifier(model)(model, "p") == 0.0

@@ -1,0 +1,71 @@
+"""Promise: every documented device is known; what is missing or not built says so, and what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import onnx
+import onnx_ir as ir
+import pfvm
+import pytest
+from pfvm.errors import MissingExtraError, NotBuiltError, OptionError
+from pfvm.runtime.device import devices, load_executable, parse_device
+
+TEXT = '<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Relu (x) }'
+
+
+def relu() -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(TEXT))
+
+
+def test_the_documented_devices_are_known() -> None:
+    names = {"pfvm:cpu", "pfvm:cuda", "xla:cpu", "xla:cuda", "xla:tpu", "mncore2:emu", "mncore2:auto"}
+    assert {d.name for d in devices()} == names
+    assert pfvm.devices() == devices()
+    topology = parse_device("xla:tpu@v5e:1x1")
+    assert (topology.platform, topology.topology) == ("tpu", "v5e:1x1")
+
+
+@pytest.mark.parametrize("text", ["cpu", "pfvm", "xla:gpu", "", "PFVM:CPU"])
+def test_an_unknown_device_lists_the_known_ones(text: str) -> None:
+    with pytest.raises(OptionError, match=r"unknown device .*known devices: pfvm:cpu, xla:cpu, .*xla:tpu@TOPOLOGY"):
+        parse_device(text)
+
+
+@pytest.mark.parametrize("text", ["pfvm:cpu@v5e:1x1", "xla:tpu@"])
+def test_only_a_tpu_has_a_topology(text: str) -> None:
+    with pytest.raises(OptionError, match="only xla:tpu takes a topology"):
+        parse_device(text)
+
+
+@pytest.mark.parametrize("name", [d.name for d in devices() if not d.built] + ["xla:tpu@v5e:1x1"])
+def test_devices_of_later_versions_say_so(name: str) -> None:
+    assert parse_device(name).status == "not built"
+    with pytest.raises(NotBuiltError, match=f"device {name} is not built in this version"):
+        load_executable(relu(), name)
+
+
+def test_a_missing_extra_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "jax" else find(name, *rest))
+    device = parse_device("xla:cpu")
+    assert device.status == "missing"
+    assert "pip install 'pfvm[xla]'" in device.advice
+    with pytest.raises(MissingExtraError, match=r"device xla:cpu needs the 'xla' extra: pip install 'pfvm\[xla\]'"):
+        load_executable(relu(), device)
+
+
+def test_options_are_checked_per_device() -> None:
+    assert load_executable(relu(), "pfvm:cpu", threads=1, custom_ops_library=None).outputs[0].name == "y"
+    with pytest.raises(OptionError, match="device pfvm:cpu has no option 'thread'; its options: threads, "):
+        load_executable(relu(), "pfvm:cpu", thread=1)
+
+
+def test_listing_devices_loads_no_backend() -> None:
+    code = (
+        "import pfvm, sys; [d.status for d in pfvm.devices()];"
+        "print([m for m in ('torch', 'jax', 'onnxruntime') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -89,7 +89,7 @@ def _attribute_key(attr: ir.Attr) -> Any:
         return ("ref", attr.ref_attr_name)
     if attr.type in (ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.STRING, ir.AttributeType.STRINGS):
         return attr.value if not isinstance(attr.value, list) else tuple(attr.value)
-    if attr.type == ir.AttributeType.TENSOR:
+    if attr.type == ir.AttributeType.TENSOR and attr.as_tensor().dtype != ir.DataType.STRING:
         return _tensor_key(attr.as_tensor())
     return ir.serde.serialize_attribute(attr).SerializeToString(deterministic=True)
 

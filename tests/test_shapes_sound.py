@@ -1,0 +1,95 @@
+"""Every shape that is inferred is the shape that really comes out, for ONNX's own operator tests.
+
+The tests carry inputs and outputs, so nothing needs to run. Inference sees the input types alone; once as declared,
+once with every dim symbolic.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+from pfvm.compiler.importer import read_model
+from pfvm.compiler.shapes import ShapeInference
+from pfvm.errors import PfvmError
+
+
+@functools.cache
+def _cases() -> dict[str, list]:
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cases = load_model_tests(kind="node")
+    by_op: dict[str, list] = {}
+    for case in cases:
+        by_op.setdefault(case.model.graph.node[0].op_type if case.model.graph.node else "none", []).append(case)
+    return by_op
+
+
+def _array(value) -> np.ndarray | None:
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    return value if isinstance(value, np.ndarray) else None
+
+
+def _infer(model: ir.Model) -> ShapeInference:
+    shapes = ShapeInference(model)
+    shapes.infer_model()
+    return shapes
+
+
+def _check(case, model: ir.Model, bindings: dict[str, int], outputs: list) -> None:
+    shapes = _infer(model)
+    for value, expected in zip(model.graph.outputs, outputs):
+        actual = _array(expected)
+        if actual is None:
+            continue
+        if value.dtype is not None and value.dtype != ir.DataType.STRING:
+            assert value.dtype.numpy() == actual.dtype, f"{case.name}: {value.name} inferred {value.dtype}"
+        if value.shape is not None:
+            assert len(value.shape) == actual.ndim, (
+                f"{case.name}: {value.name} inferred {value.shape}, is {actual.shape}"
+            )
+            for dim, size in zip(value.shape.evaluate(bindings), actual.shape):
+                assert not isinstance(dim, int) or dim == size, (
+                    f"{case.name}: {value.name} inferred {value.shape}, is {actual.shape}"
+                )
+        known = shapes.contents(value) if value.producer() is not None else None
+        for element, real in zip(known or (), actual.reshape(-1).tolist()):
+            number = element if isinstance(element, int) else element.evaluate(bindings)
+            assert not isinstance(number, int) or number == real, f"{case.name}: {value.name} contents {known}"
+
+
+def _read(case) -> ir.Model:
+    try:
+        return read_model(case.model)
+    except PfvmError as error:
+        pytest.skip(f"{case.name}: {error}")
+
+
+@pytest.mark.parametrize("op", sorted(_cases()))
+def test_inferred_shapes_are_the_real_ones(op: str) -> None:
+    for case in _cases()[op]:
+        for _inputs, outputs in case.data_sets:
+            _check(case, _read(case), {}, outputs)
+
+
+@pytest.mark.parametrize("op", sorted(_cases()))
+def test_symbolic_shapes_hold_the_real_ones(op: str) -> None:
+    for case in _cases()[op]:
+        for inputs, outputs in case.data_sets:
+            model, bindings = _read(case), {}
+            for i, (value, given) in enumerate(zip(model.graph.inputs, inputs)):
+                array = _array(given)
+                if array is None or value.shape is None:
+                    continue
+                names = [f"s{i}_{axis}" for axis in range(array.ndim)]
+                bindings.update(zip(names, array.shape))
+                value.shape = ir.Shape(names)
+            _check(case, model, bindings, outputs)

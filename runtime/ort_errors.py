@@ -9,9 +9,12 @@ import onnx_ir as ir
 from pfvm.errors import InputError, InvalidModelError, PfvmError, UnsupportedOpError
 
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : (?P<code>\w+) : ")
-_NO_KERNEL = re.compile(
-    r"Could not find an implementation for (?:node )?(?P<op>[\w.:]+?)(?:\((?P<version>\d+)\))? "
-    r"node with name '(?P<name>[^']*)'"
+_NO_KERNEL = (
+    re.compile(
+        r"Could not find an implementation for (?:node )?(?P<op>[\w.:]+?)(?:\((?P<version>\d+)\))? "
+        r"node with name '(?P<name>[^']*)'"
+    ),
+    re.compile(r"Failed to find kernel for (?P<op>\w+)\((?P<version>\d+)\) \(node:'(?P<name>[^']*)'"),
 )
 _UNKNOWN_OP = (
     re.compile(r"In Node, \(\"(?P<name>[^\"]*)\", (?P<op>\w+), \"(?P<domain>[^\"]*)\".*No Op registered", re.S),
@@ -29,13 +32,14 @@ _SOURCE = re.compile(r"\S*onnxruntime\S*\.(?:cc|h|cpp):\d+ .*?(?=[A-Z][a-z]+ |\S
 def load_error(error: Exception, model: ir.Model | None, device: str) -> PfvmError:
     """The pfvm error for a failed session creation."""
     text = str(error)
-    match = _NO_KERNEL.search(text)
-    if match:
-        node = describe_node(model, match["op"], match["name"])
-        return UnsupportedOpError(
-            f"{device}: no kernel for {node} at version {match['version'] or '?'} and its types; use another device or "
-            "cast the inputs"
-        )
+    for pattern in _NO_KERNEL:
+        match = pattern.search(text)
+        if match:
+            node = describe_node(model, match["op"], match["name"])
+            return UnsupportedOpError(
+                f"{device}: no kernel for {node} at version {match['version'] or '?'} and its types; use another device "
+                "or cast the inputs"
+            )
     for pattern in _UNKNOWN_OP:
         match = pattern.search(text)
         if match:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 from pfvm.errors import InputError, InvalidModelError, PfvmError, UnsupportedOpError
 
+_LONGEST = 400
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : (?P<code>\w+) : ")
 _NO_KERNEL = (
     re.compile(
@@ -26,7 +27,12 @@ _RUNNING = re.compile(
     r"Name:'(?P<name>[^']*)' Status Message: (?P<why>.*)",
     re.S,
 )
-_SOURCE = re.compile(r"\S*onnxruntime\S*\.(?:cc|h|cpp):\d+ .*?(?=[A-Z][a-z]+ |\S+ was false|$)", re.S)
+# "file.cc:12 onnxruntime::C::f(const T&) const " or "file.h:12 Compute ": where in ORT's own source it happened.
+_SOURCE = re.compile(
+    r"\S+\.(?:cc|cpp|h):\d+ (?:(?:virtual |void |bool |[\w:]*Status )?[\w:~<>]*onnxruntime::[^()]*\(.*?\)(?: const)?"
+    r"(?:::<lambda\([^)]*\)>)?|\w+) "
+)
+_ASSERTION = re.compile(r"^(?P<before>.*?: )?[^:]*(?:::[^:]*)* was false\. (?=\S)")
 
 
 def load_error(error: Exception, model: ir.Model | None, device: str) -> PfvmError:
@@ -37,8 +43,8 @@ def load_error(error: Exception, model: ir.Model | None, device: str) -> PfvmErr
         if match:
             node = describe_node(model, match["op"], match["name"])
             return UnsupportedOpError(
-                f"{device}: no kernel for {node} at version {match['version'] or '?'} and its types; use another device "
-                "or cast the inputs"
+                f"{device}: no kernel for {node} at version {match['version'] or '?'} and its types; "
+                "use another device or cast the inputs"
             )
     for pattern in _UNKNOWN_OP:
         match = pattern.search(text)
@@ -96,7 +102,7 @@ def _nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def _clean(text: str) -> str:
-    """First sentence of ORT's text without its code prefix and its own source locations."""
-    text = _PREFIX.sub("", text.strip())
-    text = _SOURCE.sub("", text)
-    return " ".join(text.split())[:400]
+    """ORT's reason without its code prefix, its own source locations and the C++ assertion that failed."""
+    text = " ".join(_PREFIX.sub("", text.strip()).split())
+    text = _ASSERTION.sub(r"\g<before>", _SOURCE.sub("", text))
+    return text[:_LONGEST]

@@ -29,24 +29,36 @@ class ShapeInference:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         osi.registry.collect()
-        self._context = osi.ShapeInferenceContext(model.opset_imports, policy="refine")
-        self._context.reserve_symbol_names(_symbols(model))
-        self._contexts: dict[ir.Graph, osi.ShapeInferenceContext] = {model.graph: self._context}
-        self._seen: dict[ir.Node, tuple[tuple[int, int], ...]] = {}
+        self.failures: collections.Counter[str] = collections.Counter()
+        self._start()
+
+    def _start(self) -> None:
+        """Forget everything that was inferred."""
+        self._context = osi.ShapeInferenceContext(self._model.opset_imports, policy="refine")
+        self._context.reserve_symbol_names(_symbols(self._model))
+        self._contexts: dict[ir.Graph, osi.ShapeInferenceContext] = {self._model.graph: self._context}
         self._function_cache: dict = {}
         self._schema_function_cache: dict = {}
-        self.failures: collections.Counter[str] = collections.Counter()
 
     # ---- the protocol
 
     def infer_model(self) -> None:
-        """Infer every graph, bodies included; nodes whose inputs are as they were are not visited again."""
-        self._infer_graph(self._context, self._model.graph)
-        for function in self._model.functions.values():
-            context = self._contexts.setdefault(
-                function.graph, self._context.create_child(function.opset_imports, resolved_attrs={})
-            )
-            self._infer_graph(context, function.graph)
+        """Infer every graph, bodies included, from the inputs alone.
+
+        It starts afresh, so that the result is a function of the graph and not of how the graph came about: what
+        passes know is then the same when their output is compiled again.
+        """
+        roots = [self._model.graph, *(f.graph for f in self._model.functions.values())]
+        for root in roots:
+            for node in root.all_nodes():
+                for out in node.outputs:
+                    out.shape = None
+        self._start()
+        for root in roots:
+            context = self._context
+            if root is not self._model.graph:
+                context = self._contexts[root] = context.create_child(root.opset_imports, resolved_attrs={})
+            self._infer_graph(context, root)
 
     def infer_node(self, node: ir.Node) -> None:
         """Infer one new node."""
@@ -73,9 +85,7 @@ class ShapeInference:
             self._infer_node(context, node)
 
     def _process_graph(self, context: osi.ShapeInferenceContext, graph: ir.Graph, **_: object) -> bool:
-        """What the library calls for the body of a function: our own walk, without its memory."""
-        for node in graph:
-            self._seen.pop(node, None)
+        """What the library calls for the body of a function: our own walk."""
         self._infer_graph(context, graph)
         return True
 
@@ -85,13 +95,8 @@ class ShapeInference:
         for value in node.inputs:
             if value is not None:
                 context.name_anonymous_dims(value)
-        key = tuple((id(v), id(v.shape)) for v in node.inputs if v is not None)
-        inner = bodies(node)
-        if not inner and self._seen.get(node) == key:
-            return
-        self._seen[node] = key
         _bind_body_inputs(context, node)
-        for body in inner:
+        for body in bodies(node):
             self._infer_graph(context, body)
         try:
             self._call_library(context, node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections import ChainMap
 from typing import Any, ClassVar
 
 import onnx_ir as ir
@@ -29,44 +30,28 @@ class EliminateCommonSubexpressions:
     def run(self, rw: Rewriter) -> None:
         for graph in rw.scopes():
             if rw.root(graph) is graph:
-                _visit(graph, rw, {}, {})
+                _visit(graph, rw, ChainMap(), ChainMap())
 
 
 Key = tuple[Any, ...]
 
 
-def _visit(graph: ir.Graph, rw: Rewriter, seen: dict[Key, ir.Node], tensors: dict[Key, list[ir.Value]]) -> None:
+def _visit(graph: ir.Graph, rw: Rewriter, seen: ChainMap[Key, ir.Node], tensors: ChainMap[Key, list[ir.Value]]) -> None:
     """One scope; an inner scope sees the tables of the outer ones, and leaks nothing to its siblings."""
     for value in list(graph.initializers.values()):
         _merge_initializer(value, rw, tensors)
     for node in graph:
         for body in bodies(node):
-            _visit(body, rw, _Chained(seen), _Chained(tensors))
+            _visit(body, rw, seen.new_child(), tensors.new_child())
         key = _key(node)
         if key is None or rw.effect(node) is not Effect.PURE:
             continue
-        first = seen.setdefault(key, node)
-        if first is not node and all(rw.can_replace(a, b) for a, b in zip(node.outputs, first.outputs)):
+        first = seen.get(key)
+        if first is None:
+            seen[key] = node
+        elif all(rw.can_replace(a, b) for a, b in zip(node.outputs, first.outputs)):
             rw.replace(node, *first.outputs)
             rw.matched("common node")
-
-
-class _Chained(dict):
-    """A dict that falls back to the enclosing scope's: entering a body costs nothing."""
-
-    def __init__(self, outer: dict) -> None:
-        super().__init__()
-        self._outer = outer
-
-    def __missing__(self, key: Any) -> Any:
-        return self._outer[key]
-
-    def setdefault(self, key: Any, default: Any = None) -> Any:
-        try:
-            return self[key]
-        except KeyError:
-            self[key] = default
-            return default
 
 
 def _key(node: ir.Node) -> Key | None:
@@ -98,12 +83,15 @@ def _tensor_key(tensor: ir.TensorProtocol) -> Key:
     return (tensor.dtype, tuple(tensor.shape.numpy()), hashlib.sha256(tensor.tobytes()).digest())
 
 
-def _merge_initializer(value: ir.Value, rw: Rewriter, tensors: dict[Key, list[ir.Value]]) -> None:
+def _merge_initializer(value: ir.Value, rw: Rewriter, tensors: ChainMap[Key, list[ir.Value]]) -> None:
     """Merge into an equal one; bytes are read only when another initializer has the same type and shape."""
     tensor = constant_tensor(value)
     if tensor is None or tensor.dtype == ir.DataType.STRING or value.is_graph_output():
         return
-    alike = tensors.setdefault((tensor.dtype, tuple(tensor.shape.numpy())), [])
+    kind = (tensor.dtype, tuple(tensor.shape.numpy()))
+    if kind not in tensors.maps[0]:
+        tensors[kind] = list(tensors.get(kind, ()))
+    alike = tensors[kind]
     first = next((other for other in alike if _same_bytes(other, value)), None)
     if first is None:
         alike.append(value)

@@ -92,7 +92,9 @@ def _line(guard: ShapeGuard) -> str:
     user, frame = guard.sloc.maybe_user_loc, guard.sloc.framework_loc
     if user is not None:
         return f"{user.partition(' in ')[0].rpartition('/')[2]}: "
-    return f"{os.path.basename(frame.filename)}:{frame.lineno}: " if isinstance(frame, traceback.FrameSummary) else ""
+    if not isinstance(frame, traceback.FrameSummary) or is_internal(frame.filename):
+        return ""
+    return f"{os.path.basename(frame.filename)}:{frame.lineno}: "
 
 
 def _excludes_one(condition: Any) -> bool:

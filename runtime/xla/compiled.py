@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +24,19 @@ _MAX_FLOAT_ELEMENTS = 16
 
 Key = tuple[tuple[Any, ...], ...]
 InterpreterFactory = Callable[[Mapping[ir.Value, Any], set[ir.Value]], Interpreter]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Compiled:
+    """A segment compiled for one key. `traced` are the inputs that it takes as arguments."""
+
+    function: jax.stages.Compiled
+    traced: tuple[ir.Value, ...]
+    weights: list[jax.Array]
+    outputs: tuple[ir.Value, ...]
+
+    def __call__(self, values: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
+        return dict(zip(self.outputs, self.function([values[v] for v in self.traced], self.weights)))
 
 
 class SegmentRunner:
@@ -47,13 +61,17 @@ class SegmentRunner:
         self._device_name = device_name
         self._max_compilations = max_compilations
         self._specialization = Specialization()
-        self._executables: dict[Key, Callable[[Mapping[ir.Value, Any]], dict[ir.Value, Any]]] = {}
+        self._executables: dict[Key, Compiled] = {}
         self._lock = threading.Lock()
         self._arguments = [v for v in weights.arguments() if v not in segment.inputs]
 
     @property
     def compilations(self) -> int:
         return len(self._executables)
+
+    def hlo(self) -> list[str]:
+        """The optimized HLO of every executable so far."""
+        return [compiled.function.as_text() or "" for compiled in list(self._executables.values())]
 
     def __call__(self, env: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
         """Run on the values of `env`; state that it lacks is taken from the model. Returns the segment's outputs."""
@@ -74,7 +92,7 @@ class SegmentRunner:
             for v, x in values.items()
         )
 
-    def _compile(self, values: Mapping[ir.Value, Any]) -> Callable[[Mapping[ir.Value, Any]], dict[ir.Value, Any]]:
+    def _compile(self, values: Mapping[ir.Value, Any]) -> Compiled:
         if len(self._executables) >= self._max_compilations:
             raise PfvmError(
                 f"{self._device_name}: this model was compiled for {self._max_compilations} different input shapes or "
@@ -90,11 +108,9 @@ class SegmentRunner:
             self._executables[self._key(values)] = executable
             return executable
 
-    def _build(
-        self, values: Mapping[ir.Value, Any], special: frozenset[ir.Value]
-    ) -> Callable[[Mapping[ir.Value, Any]], dict[ir.Value, Any]]:
+    def _build(self, values: Mapping[ir.Value, Any], special: frozenset[ir.Value]) -> Compiled:
         known = {v: np.asarray(x) for v, x in values.items() if v in special}
-        traced = [v for v in values if v not in special]
+        traced = tuple(v for v in values if v not in special)
         outputs = self._segment.outputs
 
         def function(inputs: list[jax.Array], weights: list[jax.Array]) -> list[Any]:
@@ -107,12 +123,12 @@ class SegmentRunner:
         structs = [jax.ShapeDtypeStruct(values[v].shape, values[v].dtype) for v in traced]
         sharding = jax.sharding.SingleDeviceSharding(self._device)
         # Weights that the shapes at hand leave unused are dropped from the executable by jit itself.
-        compiled = jax.jit(function, in_shardings=sharding, out_shardings=sharding).lower(structs, weights).compile()
-
-        def run(values: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
-            return dict(zip(outputs, compiled([values[v] for v in traced], weights)))
-
-        return run
+        lowered = jax.jit(function, in_shardings=sharding, out_shardings=sharding).lower(structs, weights)
+        try:
+            return Compiled(lowered.compile(), traced, weights, outputs)
+        except jax.errors.JaxRuntimeError as error:
+            reason = str(error).strip().split("\n")[0]
+            raise PfvmError(f"{self._device_name}: XLA could not compile the model: {reason}") from error
 
     def _specialise(self, request: NeedsValue, values: Mapping[ir.Value, Any]) -> None:
         needed = backward_slice(request, self._weights, self._functions)

@@ -22,8 +22,8 @@ Array = "np.ndarray | jax.Array"
 HOST_ELEMENTS = 4096
 
 
-class HostTooLarge(Exception):
-    """A trace-time evaluation would build a large array; the interpreter traces the node instead."""
+class TraceInstead(Exception):
+    """A rule asked to compute with numpy cannot or should not (a large result); the interpreter traces the node."""
 
 
 class NeedsValue(Exception):
@@ -121,7 +121,7 @@ class Context:
     def check_size(self, shape: Sequence[int]) -> None:
         """Called by rules that make arrays bigger than their operands, before they do."""
         if self.on_host and math.prod(shape) > HOST_ELEMENTS and not self.force_host:
-            raise HostTooLarge
+            raise TraceInstead
 
     def wants(self, index: int) -> bool:
         """Is output `index` there and named?"""

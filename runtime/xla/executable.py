@@ -55,6 +55,10 @@ class XlaExecutable:
         """How many executables have been compiled so far."""
         return sum(runner.compilations for runner in self._runners)
 
+    def hlo(self) -> list[str]:
+        """XLA's optimized program text, one for each executable compiled so far."""
+        return [text for runner in self._runners for text in runner.hlo()]
+
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         checked = check_feeds(self.inputs, self.optional_inputs, feeds)
         env: dict[ir.Value, Any] = {self._graph_inputs[name]: array for name, array in checked.items()}

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.errors import InvalidModelError, PfvmError, UnsupportedOpError
 
-from .context import HOST_ELEMENTS, Context, HostTooLarge, NeedsValue, Scope, describe
+from .context import HOST_ELEMENTS, Context, NeedsValue, Scope, TraceInstead, describe
 from .registry import Rule, lookup
 from .schema_functions import SchemaFunctions
 from .weights import Weights
@@ -67,7 +67,7 @@ class Interpreter:
         rule = lookup(node.domain, node.op_type, scope.opset(node.domain))
         if rule is not None:
             return self.apply(rule, node, operands, scope)
-        function = self.schema_functions.get(node, scope.opset(node.domain), operands)
+        function = self.schema_functions.get(node, scope.bound, scope.opset(node.domain), operands)
         if function is None:
             raise UnsupportedOpError(
                 f"{describe(node)} is not supported on xla devices; see: pfvm ops --device xla:cpu"
@@ -92,12 +92,11 @@ class Interpreter:
                 results = _as_tuple(rule.function(context, node, *operands))
         except (PfvmError, NeedsValue):
             raise
+        except NotImplementedError as error:
+            raise context.unsupported(_first_line(error)) from error
         except Exception as error:
             types = ", ".join("absent" if o is None else f"{o.dtype}{list(o.shape)}" for o in operands)
-            message = str(error).strip().split("\n")[0]
-            raise InvalidModelError(
-                f"{describe(node)} cannot be applied to ({types}): {type(error).__name__}: {message}"
-            ) from error
+            raise InvalidModelError(f"{describe(node)} cannot be applied to ({types}): {_first_line(error)}") from error
         for index in range(len(results), len(node.outputs)):
             if node.outputs[index].name and (node.outputs[index].uses() or node.outputs[index].is_graph_output()):
                 raise context.unsupported(f"output {index} ({node.outputs[index].name!r})")
@@ -108,7 +107,7 @@ class Interpreter:
         if rule.place == "shape":
             context.xp = np
             return _as_numpy(rule.function(context, context.node, *context.operands))
-        if rule.place == "device" and not context.force_host:
+        if rule.place == "control" or (rule.place == "device" and not context.force_host):
             return None
         known = self._known_operands(context)
         if known is None:
@@ -121,7 +120,7 @@ class Interpreter:
         try:
             with np.errstate(all="ignore"):
                 results = _as_numpy(rule.function(hosted, context.node, *known))
-        except HostTooLarge:
+        except TraceInstead:
             return None
         return results if context.force_host or all(r.size <= HOST_ELEMENTS for r in results) else None
 
@@ -136,6 +135,10 @@ class Interpreter:
                 return None
             known.append(array)
         return known
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip().split("\n")[0]
 
 
 def _bind(function: ir.Function, node: ir.Node, scope: Scope) -> dict[str, ir.Attr]:

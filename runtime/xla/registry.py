@@ -5,6 +5,7 @@ evaluated is part of its registration:
 
 * ``"device"``: the rule is written with jnp/lax and is always traced.
 * ``"host"``: the rule is written against ``ctx.xp``; with numpy there, it computes shape arithmetic at trace time.
+* ``"control"``: it evaluates graphs of its own (branches), whose nodes are placed one by one.
 * ``"shape"``: like ``"host"``, and it reads only the shapes of its operands, so it never has to be traced.
 """
 
@@ -17,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-Place = Literal["device", "host", "shape"]
+Place = Literal["device", "host", "control", "shape"]
 
 
 class Rule(NamedTuple):

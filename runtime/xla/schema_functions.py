@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -14,16 +14,22 @@ class SchemaFunctions:
     """Builds and keeps the function body that the operator schema gives for a node and its operand types."""
 
     def __init__(self) -> None:
-        self._bodies: dict[tuple[ir.Node, tuple[str, ...]], ir.Function | None] = {}
+        self._bodies: dict[tuple[bytes, ...], ir.Function | None] = {}
         self._lock = threading.Lock()
 
-    def get(self, node: ir.Node, opset: int, operands: Sequence[Any]) -> ir.Function | None:
-        """The body as a function, or None where the schema has none. One object per node and operand types."""
+    def get(
+        self, node: ir.Node, bound: Mapping[str, ir.Attr], opset: int, operands: Sequence[Any]
+    ) -> ir.Function | None:
+        """The body as a function, or None where the schema has none. Equal calls get the same object.
+
+        `bound` resolves the node's references to the attributes of an enclosing function.
+        """
         types = [b"" if o is None else _type_proto(o) for o in operands]
-        key = (node, tuple(t.hex() for t in types))
+        call = _resolved(node, bound)
+        key = (call, str(opset).encode(), *types)
         with self._lock:
             if key not in self._bodies:
-                self._bodies[key] = _build(node, opset, types)
+                self._bodies[key] = _build(node, call, opset, types)
             return self._bodies[key]
 
 
@@ -33,7 +39,8 @@ def has_schema_function(domain: str, op_type: str, opset: int) -> bool:
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
-def _schema(domain: str, op_type: str, opset: int) -> onnx.defs.OpSchema | None:
+def _schema(domain: str, op_type: str, opset: int) -> Any:
+    """The operator schema or None (typed Any: onnx does not declare the members that read function bodies)."""
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
@@ -45,7 +52,21 @@ def _type_proto(operand: Any) -> bytes:
     return onnx.helper.make_tensor_type_proto(dtype.value, list(operand.shape)).SerializeToString()
 
 
-def _build(node: ir.Node, opset: int, types: list[bytes]) -> ir.Function | None:
+def _resolved(node: ir.Node, bound: Mapping[str, ir.Attr]) -> bytes:
+    """The node as NodeProto bytes, with every reference replaced by what it refers to (or left out)."""
+    proto = ir.serde.serialize_node(node)
+    kept = [a for a in proto.attribute if not a.ref_attr_name]
+    for attribute in node.attributes.values():
+        if attribute.is_ref() and attribute.ref_attr_name in bound:
+            outer = ir.serde.serialize_attribute(bound[attribute.ref_attr_name])
+            outer.name = attribute.name
+            kept.append(outer)
+    del proto.attribute[:]
+    proto.attribute.extend(kept)
+    return proto.SerializeToString(deterministic=True)
+
+
+def _build(node: ir.Node, call: bytes, opset: int, types: list[bytes]) -> ir.Function | None:
     schema = _schema(node.domain, node.op_type, opset)
     if schema is None:
         return None
@@ -54,20 +75,32 @@ def _build(node: ir.Node, opset: int, types: list[bytes]) -> ir.Function | None:
         versions = [v for v in schema.function_opset_versions if v <= opset] or schema.function_opset_versions
         proto.ParseFromString(schema.get_function_with_opset_version(max(versions)))
     elif schema.has_context_dependent_function:
-        body = _context_dependent(schema, node, opset, types)
+        body = _context_dependent(schema, call, opset, types)
         if not body:
             return None
         proto.ParseFromString(body)
     else:
         return None
+    _fill_outputs(proto)
     defaults = [a.default_value for a in schema.attributes.values() if a.default_value.type != 0]
     declared = {a.name for a in proto.attribute_proto}
     proto.attribute_proto.extend(a for a in defaults if a.name not in declared)
+    required = [name for name in proto.attribute if name not in {a.name for a in proto.attribute_proto}]
+    del proto.attribute[:]
+    proto.attribute.extend(required)
     return ir.serde.deserialize_function(proto)
 
 
-def _context_dependent(schema: onnx.defs.OpSchema, node: ir.Node, opset: int, types: list[bytes]) -> bytes:
-    call = ir.serde.serialize_node(node).SerializeToString()
+def _fill_outputs(proto: onnx.FunctionProto) -> None:
+    """Optional outputs that the node leaves out are not computed by the body; any computed value keeps their place."""
+    computed = {name for node in proto.node for name in node.output}
+    first = next(name for name in proto.output if name in computed)
+    outputs = [name if name in computed else first for name in proto.output]
+    del proto.output[:]
+    proto.output.extend(outputs)
+
+
+def _context_dependent(schema: Any, call: bytes, opset: int, types: list[bytes]) -> bytes:
     versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
     if versions:
         return schema.get_context_dependent_function_with_opset_version(max(versions), call, types)

@@ -77,11 +77,13 @@ def _dtype_and_size(tensor: ir.TensorProtocol | np.ndarray) -> tuple[np.dtype, i
 
 
 def _constants(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol | np.ndarray]]:
-    for graph in (model.graph, *model.graph.subgraphs()):
+    bodies = [g for function in model.functions.values() for g in function.subgraphs()]
+    for graph in (model.graph, *model.graph.subgraphs(), *bodies):
         for value in graph.initializers.values():
             if value.const_value is not None and value.const_value.dtype != ir.DataType.STRING:
                 yield value, value.const_value
-    for container in (model.graph, *model.functions.values()):
+    containers: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for container in containers:
         for node in container.all_nodes():
             if node.op_type == "Constant" and node.domain == "":
                 tensor = constant_of(node)

@@ -29,11 +29,13 @@ def where(ctx: Context, node: ir.Node, condition: Any, a: Any, b: Any) -> Any:
 
 
 def bit_shift(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
-    """Shifting by the width of the type or more gives zero."""
+    """Shifting by the width of the type or more gives zero, or the sign for a signed right shift."""
     shift = ctx.xp.left_shift if ctx.attr("direction") == "LEFT" else ctx.xp.right_shift
     width = a.dtype.itemsize * 8
-    zero = ctx.xp.zeros((), a.dtype)
-    return ctx.xp.where(b < width, shift(a, ctx.xp.minimum(b, ctx.xp.asarray(width - 1, b.dtype))), zero)
+    shifted = shift(a, ctx.xp.minimum(b, ctx.xp.asarray(width - 1, b.dtype)))
+    if ctx.attr("direction") == "RIGHT" and a.dtype.kind == "i":
+        return shifted
+    return ctx.xp.where(b < width, shifted, ctx.xp.zeros((), a.dtype))
 
 
 for _op, _function in {

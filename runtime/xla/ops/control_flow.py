@@ -15,4 +15,4 @@ def if_(ctx: Context, node: ir.Node, condition: Any) -> Any:
     return ctx.run_graph(ctx.attr("then_branch" if taken else "else_branch"), ctx.scope)
 
 
-register("If")(if_)
+register("If", place="control")(if_)

@@ -53,9 +53,12 @@ def _depthwise(x: Any, w: Any, window: Window) -> Any:
     multiplier = w.shape[0] // x.shape[1]
     if multiplier > 1:
         x = jnp.repeat(x, multiplier, axis=1)
+    result = x.dtype
+    if result.itemsize < 4:  # a long sum needs more bits than half precision has
+        x, w = x.astype(jnp.float32), w.astype(jnp.float32)
     padded = _pad(x, window.pads)
     terms = (window.shifted(padded, tap) * _tap_weight(w, tap, x.ndim) for tap in window.taps())
-    return functools.reduce(operator.add, terms)
+    return functools.reduce(operator.add, terms).astype(result)
 
 
 def _tap_weight(w: Any, tap: tuple[int, ...], rank: int) -> Any:

@@ -41,7 +41,7 @@ def range_(ctx: Context, node: ir.Node, start: Any, limit: Any, delta: Any) -> A
 def eye_like(ctx: Context, node: ir.Node, x: Any) -> Any:
     kind = ctx.attr("dtype", None)
     dtype = x.dtype if kind is None else ir.DataType(kind).numpy()
-    return jnp.eye(*x.shape, k=ctx.attr("k"), dtype=dtype)
+    return jnp.eye(x.shape[0], x.shape[1], k=ctx.attr("k"), dtype=dtype)
 
 
 def one_hot(ctx: Context, node: ir.Node, indices: Any, depth: Any, values: Any) -> Any:

@@ -56,8 +56,8 @@ def _max_indices(ctx: Context, x: Any, window: Window, pads: tuple[tuple[int, in
     spatial = x.shape[2:]
     padding = ((0, 0, 0), (0, 0, 0), *((a, b, 0) for a, b in pads))
     padded = lax.pad(x, np.asarray(_lowest(x.dtype), x.dtype), padding)
-    order = "F" if ctx.attr("storage_order", 0) else "C"
-    flat = jnp.asarray(np.arange(math.prod(spatial)).reshape(spatial, order=order))
+    count = np.arange(math.prod(spatial))
+    flat = count.reshape(spatial[::-1]).T if ctx.attr("storage_order", 0) else count.reshape(spatial)
     planes = jnp.arange(x.shape[0] * x.shape[1]).reshape(x.shape[:2] + (1,) * len(spatial)) * math.prod(spatial)
     positions = lax.pad(jnp.broadcast_to(flat + planes, x.shape), np.int64(-1), padding)
     views = [(window.shifted(padded, tap), window.shifted(positions, tap)) for tap in window.taps()]

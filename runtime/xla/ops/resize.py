@@ -139,8 +139,9 @@ def _weighted(ctx: Context, x: Any, axis: int, source: np.ndarray, factor: float
     distance = np.abs(index - source[:, None]) / stretch
     weights = np.maximum(0, 1 - distance) if kind == "linear" else _cubic(distance, ctx.attr("cubic_coeff_a", -0.75))
     inside = (index >= 0) & (index < size)
-    if stretch > 1 or (kind == "cubic" and ctx.attr("exclude_outside", 0)):
+    if ctx.attr("exclude_outside", 0):
         weights = np.where(inside, weights, 0)
+    if stretch > 1 or ctx.attr("exclude_outside", 0):
         weights = weights / weights.sum(axis=1, keepdims=True)
     index = np.clip(index, 0, size - 1)
     shape = [-1 if a == axis else 1 for a in range(x.ndim)]

@@ -76,7 +76,8 @@ def space_to_depth(ctx: Context, node: ir.Node, x: Any) -> Any:
     b = ctx.attr("blocksize")
     k = len(spatial)
     y = x.reshape(n, c, *(d for s in spatial for d in (s // b, b)))
-    order = [0, *(3 + 2 * i for i in range(k)), 1, *(2 + 2 * i for i in range(k))]
+    offsets, blocks = [3 + 2 * i for i in range(k)], [2 + 2 * i for i in range(k)]
+    order = [0, 1, *offsets, *blocks] if ctx.attr("mode", "DCR") == "CRD" else [0, *offsets, 1, *blocks]
     return y.transpose(order).reshape(n, c * b**k, *(s // b for s in spatial))
 
 

@@ -1,0 +1,61 @@
+"""Real models on xla:cpu against ONNX Runtime without optimizations."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+pytest.importorskip("jax")
+
+from pfvm.errors import UnsupportedOpError
+from pfvm.runtime.ort import OrtExecutable
+from pfvm.runtime.xla import XlaExecutable
+
+SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared"
+MODELS = sorted((SHARED / "models").glob("*.onnx"))
+REFUSED = {
+    "piper-tts--tashkeel.onnx": "GRU",
+    "silero-vad--silero_vad_16k_op15.onnx": "LSTM",
+    "silero-vad--silero_vad_openvino_16k.onnx": "LSTM",
+    "text2tashkeel--bilstm.int8.onnx": "DynamicQuantizeLSTM",
+}
+
+if not MODELS:
+    pytest.skip("needs the test models in ../shared/models", allow_module_level=True)
+
+
+def recipes(path: pathlib.Path) -> list[dict]:
+    recipe = json.loads((SHARED / "models" / "inputs.json").read_text()).get(path.name, {"seed": 0, "dim": 1})
+    return [recipe, *recipe.get("more", [])]
+
+
+def inputs_of(path: pathlib.Path, recipe: dict) -> dict[str, np.ndarray]:
+    spec = importlib.util.spec_from_file_location("caselib", SHARED / "harness" / "caselib.py")
+    assert spec is not None and spec.loader is not None
+    caselib = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(caselib)
+    return caselib.synth_inputs(onnx.load(path), recipe)
+
+
+@pytest.mark.parametrize("path", [p for p in MODELS if p.name not in REFUSED], ids=lambda p: p.stem)
+def test_model_equals_onnx_runtime(path):
+    exe, oracle = XlaExecutable(ir.load(path)), OrtExecutable(ir.load(path), optimize=False)
+    for recipe in recipes(path):
+        feeds = inputs_of(path, recipe)
+        got = exe(feeds)
+        for name, want in oracle(feeds).items():
+            assert got[name].dtype == want.dtype and got[name].shape == want.shape
+            atol = 1e-5 * max(1.0, float(np.abs(want).max()))
+            np.testing.assert_allclose(got[name], want, rtol=1e-3, atol=atol)
+
+
+@pytest.mark.parametrize("path", [p for p in MODELS if p.name in REFUSED], ids=lambda p: p.stem)
+def test_model_is_refused_when_it_is_loaded(path):
+    with pytest.raises(UnsupportedOpError, match=REFUSED[path.name]):
+        XlaExecutable(ir.load(path))

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import onnx
 import onnx_ir as ir
+import onnx_ir.passes.common
 from pfvm.errors import OptionError
 from pfvm.passes import pipeline
 from pfvm.passes.fold_constants import Evaluate

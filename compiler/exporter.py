@@ -41,6 +41,8 @@ def _export_shapes(model: ir.Model, interface: Interface) -> None:
     symbols = interface.symbols()
     for root in [model.graph, *(f.graph for f in model.functions.values())]:
         for graph in [root, *root.subgraphs()]:
+            for value in graph.inputs if graph is not root else ():
+                value.shape = value.meta.get(DECLARED_SHAPE)
             for node in graph:
                 for out in node.outputs:
                     out.shape = _exported(out, symbols)

@@ -92,6 +92,11 @@ def _prepare_proto(proto: onnx.ModelProto) -> None:
         )
     if not proto.opset_import:
         proto.opset_import.add(domain="", version=1)
+    for function in proto.functions:
+        defined = {*function.input, *(out for node in function.node for out in node.output)}
+        for name in function.output:
+            if name not in defined:
+                raise InvalidModelError(f"function {function.name!r}: its output {name!r} is computed by no node")
     for graph in _graphs(proto.graph):
         for sparse in graph.sparse_initializer:
             graph.initializer.append(_dense(sparse))
@@ -125,7 +130,8 @@ def _deserialize(proto: onnx.ModelProto, folder: pathlib.Path) -> ir.Model:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        raise InvalidModelError(f"the model cannot be represented: {cause}") from error
+        reason = f"{type(cause).__name__}: {cause}" if isinstance(cause, (KeyError, AttributeError)) else cause
+        raise InvalidModelError(f"the model cannot be represented: {reason}") from error
     ir.external_data.set_base_dir(model.graph, folder.absolute())
     _check_external_data(model, folder)
     return model
@@ -174,7 +180,8 @@ def _normalise(model: ir.Model, no_opset: bool) -> None:
     for root in [graph, *(f.graph for f in model.functions.values())]:
         _sort(root)
         for each in [root, *root.subgraphs()]:
-            _forget_declared_shapes(each)
+            inner = list(each.inputs) if each is not root else []
+            _forget_declared_shapes([*inner, *(out for node in each for out in node.outputs)])
     _own_body_outputs(graph, {})
     _lift_constants(model)
 
@@ -260,13 +267,12 @@ def _sort(graph: ir.Graph) -> None:
         raise InvalidModelError(f"graph {graph.name!r} has a cycle") from error
 
 
-def _forget_declared_shapes(graph: ir.Graph) -> None:
-    """Keep the declarations of intermediate values aside: they may be wrong, and passes must not trust them."""
-    for node in graph:
-        for out in node.outputs:
-            if out.shape is not None:
-                out.meta[DECLARED_SHAPE] = _clean(out.shape)
-                out.shape = None
+def _forget_declared_shapes(values: list[ir.Value]) -> None:
+    """Keep the declarations of inner values aside: they may be wrong, and passes must not trust them."""
+    for value in values:
+        if value.shape is not None:
+            value.meta[DECLARED_SHAPE] = _clean(value.shape)
+            value.shape = None
 
 
 def _own_body_outputs(graph: ir.Graph, outer: dict[str, ir.Value]) -> None:

@@ -1,0 +1,91 @@
+"""Graphs as text, and the two questions that tests ask of a pass: what came out, and are the numbers the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from pfvm.compiler.driver import compile_model
+from pfvm.compiler.exporter import to_proto
+from pfvm.compiler.importer import read_model
+from pfvm.compiler.options import Options, parse
+from pfvm.runtime.ort import evaluate
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
+
+
+def model(text: str) -> onnx.ModelProto:
+    """A model from its text form; without a header it has IR version 8 and opset 17."""
+    return onnx.parser.parse_model(text if text.lstrip().startswith("<") else HEADER + text)
+
+
+def run_passes(source: str | onnx.ModelProto, *passes: str) -> onnx.ModelProto:
+    """Compile with these passes alone (shapes are always inferred); without any, with the default level."""
+    options = parse(opt_level=0, passes=("infer-shapes", *passes)) if passes else Options()
+    proto = model(source) if isinstance(source, str) else source
+    return to_proto(compile_model(read_model(proto), options, evaluate=evaluate).model)
+
+
+def ops(proto: onnx.ModelProto) -> list[str]:
+    """Operators of the main graph in order."""
+    return [node.op_type for node in proto.graph.node]
+
+
+def body(proto: onnx.ModelProto) -> str:
+    """The main graph's nodes as text, without what is known about intermediate values."""
+    graph = onnx.GraphProto()
+    graph.CopyFrom(proto.graph)
+    _strip(graph)
+    return "\n".join(onnx.printer.to_text(node) for node in graph.node)
+
+
+def _strip(graph: onnx.GraphProto) -> None:
+    del graph.value_info[:]
+    for node in graph.node:
+        node.name = ""
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _strip(attribute.g)
+
+
+def assert_becomes(before: str, after: str, *passes: str) -> onnx.ModelProto:
+    """The passes turn the graph `before` into exactly `after`, and the numbers stay."""
+    compiled, expected = run_passes(before, *passes), to_proto(read_model(model(after)))
+    assert body(compiled) == body(expected)
+    assert_same_numbers(model(before), compiled)
+    return compiled
+
+
+def assert_stays(graph: str, *passes: str) -> onnx.ModelProto:
+    """The passes leave the graph alone."""
+    return assert_becomes(graph, graph, *passes)
+
+
+def assert_same_numbers(
+    a: onnx.ModelProto, b: onnx.ModelProto, feeds: Sequence[dict[str, np.ndarray]] | None = None
+) -> None:
+    """Both models give equal outputs in ONNX Runtime without optimizations: random, other random, all-zero inputs."""
+    for each in feeds or [inputs(a, seed) for seed in (0, 1, None)]:
+        reference, result = (evaluate(ir.from_proto(m), each) for m in (a, b))
+        assert list(reference) == list(result)
+        for name, value in reference.items():
+            np.testing.assert_allclose(result[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+            assert np.asarray(result[name]).dtype == np.asarray(value).dtype
+
+
+def inputs(proto: onnx.ModelProto, seed: int | None) -> dict[str, np.ndarray]:
+    """Inputs for the required graph inputs; symbolic dims are 3; zeros when `seed` is None."""
+    rng = np.random.default_rng(seed or 0)
+    given = {t.name for t in proto.graph.initializer}
+    feeds = {}
+    for value in proto.graph.input:
+        if value.name in given:
+            continue
+        tensor = value.type.tensor_type
+        shape = [d.dim_value or 3 for d in tensor.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        array = rng.integers(0, 3, shape) if dtype.kind in "iub" else rng.standard_normal(shape)
+        feeds[value.name] = np.asarray(array if seed is not None else np.zeros(shape)).astype(dtype)
+    return feeds

@@ -1,0 +1,76 @@
+"""eliminate-common-subexpressions merges what is equal and pure."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import numpy_helper
+from support import assert_becomes, assert_same_numbers, model, ops, run_passes
+
+PASS = "eliminate-common-subexpressions"
+
+
+def test_equal_nodes_become_one() -> None:
+    assert_becomes(
+        "agraph (float[3] x) => (float[3] y) { a = Exp(x) b = Exp(x) c = Relu(a) d = Relu(b) y = Add(c, d) }",
+        "agraph (float[3] x) => (float[3] y) { a = Exp(x) c = Relu(a) y = Add(c, c) }",
+        PASS,
+    )
+
+
+def test_attributes_inputs_and_outputs_count() -> None:
+    for lines in (
+        "a = LeakyRelu <alpha = 0.1> (x) b = LeakyRelu <alpha = 0.2> (x) y = Sub(a, b)",
+        "a = Sub(x, z) b = Sub(z, x) y = Add(a, b)",
+    ):
+        text = f"agraph (float[3] x, float[3] z) => (float[3] y) {{ {lines} }}"
+        assert len(ops(run_passes(text, PASS))) == 3
+
+
+def test_random_nodes_are_never_merged() -> None:
+    text = """agraph () => (float[3] y) {
+        a = RandomNormal <shape = [3], seed = 1.0> () b = RandomNormal <shape = [3], seed = 1.0> () y = Add(a, b) }"""
+    assert ops(run_passes(text, PASS)) == ["RandomNormal", "RandomNormal", "Add"]
+
+
+def test_two_graph_outputs_stay_two() -> None:
+    text = "agraph (float[3] x) => (float[3] y, float[3] z) { y = Exp(x) z = Exp(x) }"
+    assert ops(run_passes(text, PASS)) == ["Exp", "Exp"]
+    assert_becomes(
+        "agraph (float[3] x) => (float[3] y, float[3] z) { a = Exp(x) y = Exp(x) z = Relu(a) }",
+        "agraph (float[3] x) => (float[3] y, float[3] z) { y = Exp(x) z = Relu(y) }",
+        PASS,
+    )
+
+
+def test_equal_initializers_become_one_but_not_overridable_ones() -> None:
+    proto = model("agraph (float[3] x, float[3] p) => (float[3] y) { a = Add(x, u) b = Mul(a, v) y = Sub(b, p) }")
+    for name in ("u", "v", "p"):
+        proto.graph.initializer.append(numpy_helper.from_array(np.ones(3, "float32"), name))
+    compiled = run_passes(proto, PASS)
+    assert sorted(t.name for t in compiled.graph.initializer) == ["p", "u"]
+    assert_same_numbers(proto, compiled)
+
+
+IF = """agraph (bool c, float[3] x) => (float[3] y) {{
+    {outer}
+    y = If (c) <then_branch = t () => (float[3] p) {{ {then} }}, else_branch = e () => (float[3] q) {{ {other} }}> }}"""
+
+
+def test_a_body_may_use_what_was_computed_before_it_but_not_its_sibling() -> None:
+    compiled = run_passes(
+        IF.format(outer="a = Exp(x) r = Relu(a)", then="b = Exp(x) p = Neg(b)", other="d = Cos(x) q = Neg(d)"),
+        PASS,
+    )
+    then, _ = (attribute.g for attribute in compiled.graph.node[-1].attribute)
+    assert [node.op_type for node in then.node] == ["Neg"] and then.node[0].input[0] == "a"
+    siblings = IF.format(outer="", then="b = Exp(x) p = Neg(b)", other="d = Exp(x) q = Neg(d)")
+    compiled = run_passes(siblings, PASS)
+    assert [[n.op_type for n in a.g.node] for a in compiled.graph.node[-1].attribute] == [["Exp", "Neg"]] * 2
+    assert_same_numbers(model(siblings), compiled)
+
+
+def test_equal_constants_of_sibling_bodies_stay_apart() -> None:
+    """A constant of one branch is not visible in the other."""
+    constant = "k = Constant <value = float[3] {{1, 2, 3}}> () {} = Add(x, k)"
+    text = IF.format(outer="", then=constant.format("p"), other=constant.format("q").replace("k", "l"))
+    assert_same_numbers(model(text), run_passes(text, PASS))

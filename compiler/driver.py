@@ -11,7 +11,7 @@ from typing import Protocol
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common
-from pfvm.errors import OptionError
+from pfvm.errors import OptionError, PfvmError
 from pfvm.passes import pipeline
 from pfvm.passes.fold_constants import Evaluate
 from pfvm.passes.pipeline import PassRecord
@@ -99,15 +99,25 @@ def compile_source(
 
 
 def write_outputs(original: ir.Model, result: CompileResult, options: Options) -> None:
-    """Write the output file and, into the artifacts directory, model.onnx, pfvm.onnx and passes.json."""
+    """Write the output file and, into the artifacts directory, model.onnx, pfvm.onnx and passes.json.
+
+    The directory is made first: an option file may put the output there. Raises PfvmError.
+    """
+    folder = None if options.artifacts is None else _made(pathlib.Path(options.artifacts))
     if options.output is not None:
         exporter.write_model(result.model, options.output, options.external_data)
-    if options.artifacts is not None:
-        folder = pathlib.Path(options.artifacts)
-        folder.mkdir(parents=True, exist_ok=True)
+    if folder is not None:
         exporter.write_model(original, folder / "model.onnx", options.external_data)
         exporter.write_model(result.model, folder / "pfvm.onnx", options.external_data)
         exporter.write_text(folder / "passes.json", json.dumps(result.summary(), indent=1) + "\n")
+
+
+def _made(folder: pathlib.Path) -> pathlib.Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PfvmError(f"cannot make the artifacts directory {folder}: {error.strerror}") from error
+    return folder
 
 
 def _convert(model: ir.Model, opset: int) -> ir.Model:

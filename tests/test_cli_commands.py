@@ -1,0 +1,331 @@
+"""Promise: every command works as the manual says; exit code 1 is a difference, 2 an error of one line."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+import typer
+from onnx import TensorProto, helper
+from pfvm.compiler.options import Options
+from pfvm.tools import cli
+
+TEXT = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[n,3] x) => (float[n,3] y) <float[3] a = {1,2,3}, float[3] b = {4,5,6}>
+{ i = Identity (x)  c = Add (a, b)  y = Mul (i, c) }"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(TEXT), path)
+    return path
+
+
+class Result(typing.NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def pfvm(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    def run(*arguments: object) -> Result:
+        code = cli.run_command([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return run
+
+
+Pfvm = Callable[..., Result]
+
+
+def one_line(result: Result) -> str:
+    """The message of a failed command: one line, nothing else."""
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
+    return result.err
+
+
+def test_version_and_help(pfvm: Pfvm) -> None:
+    import pfvm as package
+
+    assert pfvm("--version").out == f"pfvm {package.__version__}\n"
+    shown = pfvm("--help").out
+    for command in ("export", "compile", "run", "check", "passes", "ops", "devices", "view"):
+        assert f"  {command} " in shown
+    assert "no such option" in one_line(pfvm("run", "--nope")).lower()
+    assert "frobnicate" in one_line(pfvm("frobnicate"))
+
+
+# ---- compile
+
+
+def test_compile(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
+    target, artifacts = tmp_path / "out.onnx", tmp_path / "stages"
+    result = pfvm("compile", model, "-o", target, "--artifacts", artifacts, "-O2", "--verify")
+    assert result.code == 0
+    assert result.out == ""
+    assert result.err.count("\n") == 1
+    assert "3 → 1 nodes" in result.err
+    assert [n.op_type for n in onnx.load(target).graph.node] == ["Mul"]
+    assert {"model.onnx", "pfvm.onnx", "passes.json"} <= {p.name for p in artifacts.iterdir()}
+
+
+def test_every_option_of_the_schema_is_a_flag() -> None:
+    """One schema: the flags of `compile` are its fields, and nothing else but the model and the option file."""
+    parameters = inspect.signature(cli.compile_command).parameters
+    assert set(parameters) == {*Options.model_fields, "model", "option_json"}
+    command = typer.main.get_command(cli.app).commands["compile"]  # type: ignore[attr-defined]
+    flags = {parameter.name: parameter.opts for parameter in command.params}
+    for field in set(Options.model_fields) - {"passes"}:
+        assert "--" + field.replace("_", "-") in flags[field]
+    assert "-p" in flags["passes"]
+
+
+def test_passes_options_and_disabling(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.onnx"
+    flags = ("-p", "eliminate-identity", "-p", "fold-constants{slack=1KiB}", "--disable", "eliminate-identity")
+    assert pfvm("compile", model, "-o", target, "-O", "0", *flags).code == 0
+    assert [n.op_type for n in onnx.load(target).graph.node] == ["Identity", "Mul"]
+    assert "there is no pass 'nope'" in one_line(pfvm("compile", model, "-o", target, "-p", "nope"))
+    bad = one_line(pfvm("compile", model, "-o", target, "-p", "fold-constants{nope=1}"))
+    assert "no option 'nope'" in bad
+    assert "there is no pass 'nope'" in one_line(pfvm("compile", model, "-o", target, "--disable", "nope"))
+    assert "less than or equal to 3" in one_line(pfvm("compile", model, "-o", target, "-O7"))
+
+
+def test_option_file(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
+    options, artifacts = tmp_path / "options.json", tmp_path / "stages"
+    options.write_text(json.dumps({"args": ["--out_onnx=<codegen_dir>/final.onnx", "--opt-level=0"]}))
+    assert pfvm("compile", model, "--artifacts", artifacts, "--option-json", options).code == 0
+    assert len(onnx.load(artifacts / "final.onnx").graph.node) == 3
+    options.write_text('{"args": ["--nope=1"]}')
+    assert "there is no option --nope" in one_line(pfvm("compile", model, "--option-json", options))
+    options.write_text("{")
+    assert "is not JSON" in one_line(pfvm("compile", model, "--option-json", options))
+
+
+def test_flags_of_later_versions_are_named_errors(pfvm: Pfvm, model: Path) -> None:
+    for flag in ("--device=xla:cpu", "--target=ort", "--explain", "--mesh=data=2", "--scheduler=x"):
+        assert "not built" in one_line(pfvm("compile", model, "-o", "x.onnx", flag))
+
+
+def test_compile_without_a_destination(pfvm: Pfvm, model: Path) -> None:
+    assert "give -o FILE or --artifacts DIR" in one_line(pfvm("compile", model))
+
+
+def test_external_data_and_opset(pfvm: Pfvm, tmp_path: Path, model: Path) -> None:
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [600], np.arange(600, dtype=np.float32).tobytes(), raw=True)
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[600] x) => (float[600] y) { y = Add (x, w) }'
+    )
+    proto.graph.initializer.append(weight)
+    onnx.save(proto, model)
+    target = tmp_path / "out" / "big.onnx"
+    target.parent.mkdir()
+    assert pfvm("compile", model, "-o", target, "--external-data", "--opset", "21").code == 0
+    assert {p.name for p in target.parent.iterdir()} == {"big.onnx", "big.onnx.data"}
+    assert onnx.load(target).opset_import[0].version == 21
+    assert pfvm("check", model, target).code == 0
+
+
+# ---- run
+
+
+def test_run_prints_a_line_per_output(pfvm: Pfvm, model: Path) -> None:
+    result = pfvm("run", model, "--seed", 3, "--shape", "x=2,3")
+    assert result.code == 0
+    assert "float32[2,3]" in result.out
+    assert "made up, seed 3" in result.err
+    assert pfvm("run", model, "--seed", 3, "--shape", "x=2,3").out == result.out
+    assert pfvm("run", model, "--seed", 4, "--shape", "x=2,3").out != result.out
+    assert "float32[7,3]" in pfvm("run", model, "--shape", "x=7,3").out
+
+
+def test_run_with_files(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
+    given, results = tmp_path / "in.npz", tmp_path / "out.npz"
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.savez(given, x=x)
+    assert pfvm("run", model, "--inputs", given, "--outputs", results).code == 0
+    np.testing.assert_array_equal(np.load(results)["y"], x * [5, 7, 9])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.npz", "model.onnx", "out.npz"]
+
+
+def test_files_carry_every_type(pfvm: Pfvm, tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g (bfloat16[2] h, string[2] s, seq(float[k]) q) => (bfloat16[2] i, string[2] t, seq(float[k]) r)
+    { i = Identity (h)  t = Identity (s)  r = Identity (q) }"""
+    model, first, second = tmp_path / "m.onnx", tmp_path / "1.npz", tmp_path / "2.npz"
+    onnx.save(
+        onnx.parser.parse_model(
+            text.replace("bfloat16[2] h, ", "").replace("bfloat16[2] i, ", "").replace("i = Identity (h)", "")
+        ),
+        model,
+    )
+    assert pfvm("run", model, "--outputs", first).code == 0
+    stored = np.load(first)
+    assert set(stored) == {"t", "r[0]", "r[1]"}
+    np.savez(second, **{"s": stored["t"], "q[0]": stored["r[0]"], "q[1]": stored["r[1]"]})
+    assert pfvm("run", model, "--inputs", second).code == 0
+    half = text.replace(", string[2] s, seq(float[k]) q", "").replace(", string[2] t, seq(float[k]) r", "")
+    onnx.save(onnx.parser.parse_model(half.replace("t = Identity (s)  r = Identity (q)", "")), model)
+    np.savez(second, h=np.array([1.5, 2], ml_dtypes.bfloat16).view("V2"))
+    assert pfvm("run", model, "--inputs", second, "--outputs", first).code == 0
+    assert np.load(first)["i"].view(ml_dtypes.bfloat16).tolist() == [1.5, 2]
+
+
+def test_run_errors(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
+    assert "known devices: pfvm:cpu" in one_line(pfvm("run", model, "--device", "tpu"))
+    assert "xla:tpu is not built" in one_line(pfvm("run", model, "--device", "xla:tpu"))
+    assert "expected NAME=DIM" in one_line(pfvm("run", model, "--shape", "x:1"))
+    assert "does not fit float[n,3]" in one_line(pfvm("run", model, "--shape", "x=1,4"))
+    assert "No such file" in one_line(pfvm("run", model, "--inputs", tmp_path / "none.npz"))
+    junk = tmp_path / "junk.npz"
+    junk.write_text("junk")
+    assert "not an .npz file" in one_line(pfvm("run", model, "--inputs", junk))
+    np.savez(tmp_path / "wrong.npz", x=np.zeros((2, 3)))
+    assert "expected dtype float, got float64" in one_line(pfvm("run", model, "--inputs", tmp_path / "wrong.npz"))
+    assert "does not exist" in one_line(pfvm("run", model, "--custom-ops-lib", "none.so"))
+
+
+# ---- check
+
+
+def test_check_exit_codes(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.onnx"
+    onnx.save(onnx.parser.parse_model(TEXT.replace("{4,5,6}", "{4,5,7}")), other)
+    same = pfvm("check", model, model)
+    assert (same.code, same.out.splitlines()[0]) == (0, "equal")
+    different = pfvm("check", model, other, "--nodes")
+    assert (different.code, different.out.splitlines()[0]) == (1, "not equal")
+    assert "first node that differs: node" in different.out
+    assert "'c': " in different.out
+    assert pfvm("check", model, other, "--rtol", "0.5").code == 0
+    assert pfvm("check", model, "--device-b", "pfvm:cpu").code == 0
+    one_line(pfvm("check", model, tmp_path / "none.onnx"))
+    one_line(pfvm("check", model))
+
+
+# ---- listings
+
+
+def test_listings(pfvm: Pfvm) -> None:
+    from pfvm.passes import pipeline
+
+    passes = pfvm("passes").out
+    assert all(name in passes for name in pipeline.REGISTRY)
+    assert "slack=1024" in passes
+    devices = pfvm("devices").out
+    assert "pfvm:cpu" in devices
+    assert "not built" in devices
+    ops = pfvm("ops", "--device", "pfvm:cpu").out
+    assert any(line.startswith("MatMul ") for line in ops.splitlines())
+    assert "not built" in one_line(pfvm("ops", "--device", "xla:tpu"))
+
+
+def test_ops_of_xla(pfvm: Pfvm) -> None:
+    pytest.importorskip("jax")
+    assert any(line.startswith("Gemm ") for line in pfvm("ops", "--device", "xla:cpu").out.splitlines())
+
+
+# ---- export
+
+
+def test_export(pfvm: Pfvm, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    source, target = tmp_path / "program.py", tmp_path / "out.onnx"
+    source.write_text("import torch\n\ndef double(x):\n    return x * 2\n\ndef sample():\n    return torch.ones(3)\n")
+    result = pfvm("export", f"{source}:double", "-o", target)
+    assert result.code == 0, result.err
+    assert len(onnx.load(target).graph.node) >= 1
+
+
+def test_export_errors(pfvm: Pfvm, tmp_path: Path) -> None:
+    source = tmp_path / "program.py"
+    source.write_text("def fn(x):\n    return x\n")
+    assert "expected FILE.py:FUNCTION" in one_line(pfvm("export", source, "-o", "x.onnx"))
+    assert "no such file" in one_line(pfvm("export", "none.py:fn", "-o", "x.onnx"))
+    assert "has no 'other'; it has: fn" in one_line(pfvm("export", f"{source}:other", "-o", "x.onnx"))
+    assert "has no 'sample'" in one_line(pfvm("export", f"{source}:fn", "-o", "x.onnx"))
+    source.write_text("import nowhere_at_all\n")
+    assert f"{source}:1: ModuleNotFoundError" in one_line(pfvm("export", f"{source}:fn", "-o", "x.onnx"))
+
+
+# ---- view
+
+
+def test_view_stages(model: Path, tmp_path: Path) -> None:
+    from pfvm.errors import OptionError
+    from pfvm.tools.view import stages
+
+    (tmp_path / "pfvm.onnx").write_bytes(model.read_bytes())
+    assert [p.name for p in stages(tmp_path)] == ["model.onnx", "pfvm.onnx"]
+    assert stages(model) == [model]
+    with pytest.raises(OptionError, match="no such file or directory"):
+        stages(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(OptionError, match=r"no \.onnx file"):
+        stages(tmp_path / "empty")
+
+
+def test_view_serves_on_this_machine_only(model: Path) -> None:
+    netron = pytest.importorskip("netron")
+    import urllib.request
+
+    from pfvm.tools.view import serve
+
+    try:
+        (address,) = serve([model], browser=False)
+        assert address.startswith("http://127.0.0.1:")
+        assert b"netron" in urllib.request.urlopen(address, timeout=10).read().lower()
+    finally:
+        netron.stop()
+
+
+def test_view_without_netron(pfvm: Pfvm, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "netron", None)
+    assert "pip install 'pfvm[view]'" in one_line(pfvm("view", model, "--no-browser"))
+
+
+# ---- faults
+
+
+def test_debug_shows_the_traceback(pfvm: Pfvm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFVM_DEBUG", "1")
+    result = pfvm("run", "none.onnx")
+    assert result.code == 2
+    assert "Traceback" in result.err
+    assert result.err.splitlines()[-1].startswith("error: ")
+
+
+def test_a_fault_of_pfvm_is_not_an_error_of_the_user(pfvm: Pfvm, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pfvm.tools import listing
+
+    monkeypatch.setattr(listing, "print_passes", lambda: 1 / 0)
+    result = pfvm("passes")
+    assert result.code == 70
+    assert "ZeroDivisionError" in result.err
+    assert "fault of pfvm itself" in result.err
+
+
+def test_interruption_is_130(pfvm: Pfvm, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pfvm.tools import listing
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(listing, "print_passes", interrupt)
+    assert pfvm("passes").code == 130

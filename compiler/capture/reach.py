@@ -109,7 +109,7 @@ def _is_structure(item: Any) -> bool:
     if isinstance(item, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, functools.partial)):
         return True
     if isinstance(item, (dict, list, tuple)):
-        return 0 < len(item) <= _LONGEST_CONTAINER
+        return len(item) <= _LONGEST_CONTAINER
     if isinstance(item, (types.FunctionType, types.MethodType)):
         return (getattr(item, "__module__", None) or "").partition(".")[0] not in _LIBRARIES
     if isinstance(item, (type, types.ModuleType)):

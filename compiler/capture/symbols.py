@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import traceback
 from typing import Any
 
@@ -13,6 +15,9 @@ from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, ShapeGuard
 
 from .source import is_internal
+
+_LAYOUT_OR_CHECK = re.compile(r"^(is|check)_|_check$")
+_SAMPLES = (1, 2, 3, 5, 8, 17, 64, 1000, 4097)
 
 
 class Symbols:
@@ -68,8 +73,7 @@ class Symbols:
                     "dynamic"
                 )
         for guard in self.shape_env.guards:
-            frame = guard.sloc.framework_loc
-            if isinstance(frame, traceback.FrameSummary) and is_internal(frame.filename) and _excludes_one(guard.expr):
+            if _is_harmless(guard):
                 continue
             raise CaptureError(
                 f"{_line(guard)}the function takes a branch on a symbolic dimension ({self._named(guard.expr)}), which "
@@ -97,6 +101,26 @@ def _line(guard: ShapeGuard) -> str:
     return f"{os.path.basename(frame.filename)}:{frame.lineno}: "
 
 
-def _excludes_one(condition: Any) -> bool:
-    """torch asks itself whether a size is 0 or 1 to choose strides; the graph is right for those sizes too."""
-    return isinstance(condition, sympy.Ne) and condition.rhs in (0, 1)
+def _is_harmless(guard: ShapeGuard) -> bool:
+    """Whether the graph is right even where the condition does not hold, or it always holds.
+
+    torch's own checks of arguments and of memory layout do not decide what is computed; nor does its question whether a
+    size is 0 or 1, which is about strides.
+    """
+    frame = guard.sloc.framework_loc
+    if isinstance(frame, traceback.FrameSummary) and is_internal(frame.filename):
+        file = os.path.basename(frame.filename)
+        if _LAYOUT_OR_CHECK.search(frame.name) or (file, frame.name) == ("fake_impls.py", "conv"):
+            return True
+        if isinstance(guard.expr, sympy.Ne) and guard.expr.rhs in (0, 1):
+            return True
+    return _holds_for_samples(guard.expr)
+
+
+def _holds_for_samples(condition: Any) -> bool:
+    """True for a condition such as n // 2 <= n, which sympy does not simplify. Few symbols only."""
+    symbols = sorted(condition.free_symbols, key=str)
+    if len(symbols) > 3:
+        return False
+    trials = itertools.product(_SAMPLES, repeat=len(symbols))
+    return all(condition.xreplace(dict(zip(symbols, map(sympy.Integer, t)))) == True for t in trials)  # noqa: E712

@@ -1,0 +1,204 @@
+"""Promise: what cannot be captured is refused with the user's line, the reason, and what to write instead."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import re
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pfvm.compiler.capture.export import capture  # noqa: E402
+from pfvm.errors import CaptureError  # noqa: E402
+from torch import nn  # noqa: E402
+
+X = torch.ones(4, 3)
+counter = [0]
+state = torch.zeros(3)
+linear = nn.Linear(3, 2)
+
+
+def branch(x: Any) -> Any:
+    if x.sum() > 0:  # here
+        return x
+    return -x
+
+
+def item(x: Any) -> Any:
+    return x * x.sum().item()  # here
+
+
+def to_list(x: Any) -> Any:
+    return torch.tensor(x.tolist())  # here
+
+
+def to_numpy(x: Any) -> Any:
+    return torch.from_numpy(x.numpy())  # here
+
+
+def python_index(x: Any) -> Any:
+    return x[int(x.argmax())]  # here
+
+
+def boolean_index(x: Any) -> Any:
+    return x[x > 0]  # here
+
+
+def nonzero(x: Any) -> Any:
+    return x.nonzero()  # here
+
+
+def draws(x: Any) -> Any:
+    return x + torch.rand(3)  # here
+
+
+def python_random(x: Any) -> Any:
+    return x + random.random()  # here
+
+
+def counts(x: Any) -> Any:
+    counter[0] += 1
+    return x * counter[0]  # here
+
+
+def changes_input(x: Any) -> Any:
+    x[0] += 1  # here
+    return x
+
+
+def changes_state(x: Any) -> Any:
+    state.add_(x.sum(0))  # here
+    return state * 2
+
+
+def backward(x: Any) -> Any:
+    loss = linear(x).sum()
+    loss.backward()  # here
+    return loss
+
+
+def no_rule(x: Any) -> Any:
+    return torch.fft.fft(x).abs()  # here
+
+
+def higher_order(x: Any) -> Any:
+    return torch.cond(x.sum() > 0, lambda a: a + 1, lambda a: a - 1, (x,))  # here
+
+
+def own_mistake(x: Any) -> Any:
+    return x @ x  # here
+
+
+CASES = [
+    (branch, r"torch\.where"),
+    (item, r"\.item\(\).*torch\.where"),
+    (to_list, r"torch\.where"),
+    (to_numpy, r"torch\.where"),
+    (python_index, r"torch\.where"),
+    (boolean_index, r"depends on the data.*torch\.where\(mask, x, 0\)"),
+    (nonzero, r"aten\.nonzero.*depends on the data"),
+    (draws, r"aten\.rand.*model\.eval\(\)"),
+    (python_random, r"random number.*tensor input"),
+    (counts, r"counter.*tensor input"),
+    (changes_input, r"input 'x' is changed in place.*x\.clone\(\)"),
+    (changes_state, r"'state' is changed in place.*model\.eval\(\)"),
+    (backward, r"backward\(\).*training half"),
+    (no_rule, r"aten\._fft_r2c.*no translation to ONNX"),
+    (higher_order, r"cond is not captured yet"),
+    (own_mistake, r"RuntimeError: a and b must have same reduction dim"),
+]
+
+
+@pytest.mark.parametrize(("fn", "message"), CASES, ids=[fn.__name__ for fn, _ in CASES])
+def test_refusal_names_the_line(fn: Any, message: str) -> None:
+    lines, first = inspect.getsourcelines(fn)
+    line = first + next(i for i, text in enumerate(lines) if "# here" in text)
+    with pytest.raises(CaptureError, match=rf"test_capture_errors\.py:{line}: .*{message}") as caught:
+        capture(fn, X)
+    assert "\n" not in str(caught.value)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+
+    def forward(self, x: Any) -> Any:
+        return self.body(x)
+
+
+def test_dropout_in_training_mode_names_the_module() -> None:
+    with pytest.raises(CaptureError, match=r"aten\.bernoulli.* in body\.1 .*model\.eval\(\)"):
+        capture(Net().train(), X)
+    capture(Net().eval(), X)
+
+
+def test_batch_norm_in_training_mode() -> None:
+    norm = nn.BatchNorm1d(3).train()
+    with pytest.raises(CaptureError, match=r"model\.eval\(\)"):
+        capture(lambda x: norm(x), X)
+
+
+def test_unknown_op_names_the_module_path() -> None:
+    class Spectrum(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.fft.fft(x).abs()
+
+    model = nn.Sequential(nn.Linear(3, 3), Spectrum())
+    with pytest.raises(CaptureError, match=r"in module 1 has no translation"):
+        capture(model, X)
+
+
+def test_symbolic_dim_that_the_function_fixes() -> None:
+    with pytest.raises(CaptureError, match=r"symbolic dimension 'b' is used as the fixed number 4"):
+        capture(lambda x: x.reshape(2, 6), X, dynamic={"x": {0: "b"}})
+
+
+def test_branch_on_a_symbolic_dim() -> None:
+    def fn(x: Any) -> Any:
+        return x if x.shape[0] > 3 else -x
+
+    with pytest.raises(CaptureError, match=r"test_capture_errors\.py:\d+: .*branch on a symbolic dimension \(b>3\)"):
+        capture(fn, X, dynamic={"x": {0: "b"}})
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "message"),
+    [
+        ({"y": {0: "b"}}, r"no input 'y'; the inputs are x"),
+        ({"x": {2: "b"}}, r"input 'x' has 2 dimensions"),
+        ({"x": {0: "b", 1: "b"}}, r"'b' is 4 elsewhere but 3 in dimension 1 of input 'x'"),
+    ],
+)
+def test_wrong_dynamic(dynamic: Any, message: str) -> None:
+    with pytest.raises(CaptureError, match=message):
+        capture(lambda x: x, X, dynamic=dynamic)
+
+
+def test_symbolic_dim_of_size_one() -> None:
+    with pytest.raises(CaptureError, match=r"at least 2"):
+        capture(lambda x: x, X[:1], dynamic={"x": {0: "b"}})
+
+
+def test_wrong_number_of_arguments() -> None:
+    with pytest.raises(CaptureError, match=r"takes 1 positional arguments but 2 sample inputs"):
+        capture(branch, (X, X))
+
+
+def test_not_a_function() -> None:
+    with pytest.raises(CaptureError, match="not a function"):
+        capture(3, X)  # type: ignore[arg-type]
+
+
+def test_torchscript_module() -> None:
+    with pytest.raises(CaptureError, match="TorchScript"):
+        capture(torch.jit.script(nn.ReLU()), X)
+
+
+def test_capture_works_after_a_failure() -> None:
+    with pytest.raises(CaptureError):
+        capture(branch, X)
+    assert re.match("Neg", next(iter(capture(lambda x: -x, X).model.graph)).op_type)

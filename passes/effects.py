@@ -141,7 +141,7 @@ def _own_effect(node: ir.Node, opset: int | None) -> Effect:
             return Effect.RANDOM if _dropout_trains(node, opset or 0) else Effect.PURE
         if node.op_type == "BatchNormalization":
             return Effect.RANDOM if _batch_norm_trains(node, opset or 0) else Effect.PURE
-    random = found.node_determinism == onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
+    random = found.node_determinism == onnx.defs.OpSchema.NodeDeterminism.NonDeterministic  # type: ignore[attr-defined]
     # AffineGrid is marked so only because its function body holds an If.
     return Effect.RANDOM if random and node.op_type != "AffineGrid" else Effect.PURE
 

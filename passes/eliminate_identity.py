@@ -8,8 +8,10 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from .dims import same_dim, same_dims
 from .effects import Effect
-from .rewriter import Rewriter, Rule, apply_rules, same_dim, same_dims
+from .rewriter import Rewriter
+from .rules import Rule, apply_rules
 from .view import RUNTIME, constant
 
 

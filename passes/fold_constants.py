@@ -13,8 +13,9 @@ import onnx_ir as ir
 from pfvm.errors import PfvmError
 
 from . import numpy_ops
+from .dims import Dims, same_dim, static_shape
 from .effects import Effect, bodies
-from .rewriter import Dims, Rewriter, same_dim, static_shape
+from .rewriter import Rewriter
 from .view import constant, constant_tensor
 
 Evaluate = Callable[[ir.Model, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
@@ -94,7 +95,7 @@ def _fold_reshape_targets(rw: Rewriter) -> None:
 
 
 def _reshape_target(dims: Dims, source: ir.Value | None, node: ir.Node) -> np.ndarray | None:
-    if source is None or source.shape is None or node.attributes.get_int("allowzero", 0):
+    if source is None or source.shape is None or node.attributes.get_int("allowzero"):
         return None
     target: list[int] = []
     inferred = 0
@@ -284,7 +285,7 @@ def _evaluate(
             return None if value is None else mapping[value]
         tensor = ir.tensor(known[value]) if value in known else constant_tensor(value)
         assert tensor is not None, f"{value.name} is not constant"
-        copy = ir.Value(name=f"c{len(mapping)}", type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape))
+        copy = ir.Value(name=f"c{len(mapping)}", type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
         copy.const_value = _named(tensor, copy.name)
         mapping[value] = copy
         initializers.append(copy)
@@ -316,4 +317,4 @@ def _evaluate(
 
 def _named(tensor: ir.TensorProtocol, name: str | None) -> ir.TensorProtocol:
     """A tensor of the same content under another name; renaming the original would rename the weight."""
-    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape), name=name)
+    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)

@@ -8,7 +8,8 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from . import fused_function, schema
-from .rewriter import SEALED_DOMAIN, Rewriter, Rule, apply_rules
+from .rewriter import SEALED_DOMAIN, Rewriter
+from .rules import Rule, apply_rules
 from .view import RUNTIME
 
 NAME = "ChainerCastReduceSum"

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from .rewriter import Rewriter, Rule, apply_rules
+from .rewriter import Rewriter
+from .rules import Rule, apply_rules
 from .view import RUNTIME
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})

@@ -36,7 +36,7 @@ def _ints(view: View, name: str) -> tuple[int, ...] | None:
     found = view.ints(name)
     if found is RUNTIME:
         raise NotImplementedError(name)
-    return found  # type: ignore[return-value]
+    return found
 
 
 def _axes(view: View, rank: int) -> tuple[int, ...] | None:
@@ -172,6 +172,10 @@ def _reduce(function: Callable[..., np.ndarray]) -> Evaluator:
     return evaluator
 
 
+def _unary(function: Callable[..., np.ndarray]) -> Evaluator:
+    return lambda view, x: function(x[0])
+
+
 def _binary(function: Callable[..., np.ndarray]) -> Evaluator:
     def evaluator(view: View, x: Operands) -> np.ndarray:
         if view.opset < 7:
@@ -223,8 +227,8 @@ ARITHMETIC: dict[str, Evaluator] = {
     "Mul": _binary(np.multiply),
     "Div": _div,
     "Mod": _mod,
-    "Neg": lambda view, x: np.negative(x[0]),
-    "Abs": lambda view, x: np.abs(x[0]),
+    "Neg": _unary(np.negative),
+    "Abs": _unary(np.abs),
     "Min": _variadic(np.minimum),
     "Max": _variadic(np.maximum),
     "Equal": _binary(np.equal),
@@ -235,7 +239,7 @@ ARITHMETIC: dict[str, Evaluator] = {
     "And": _binary(np.logical_and),
     "Or": _binary(np.logical_or),
     "Xor": _binary(np.logical_xor),
-    "Not": lambda view, x: np.logical_not(x[0]),
+    "Not": _unary(np.logical_not),
     "Range": _range,
     "ReduceSum": _reduce(np.sum),
     "ReduceProd": _reduce(np.prod),

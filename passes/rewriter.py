@@ -8,7 +8,7 @@ tells its listeners which nodes to look at again.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,10 +16,10 @@ import onnx_ir as ir
 from pfvm.errors import UnsupportedOpError
 
 from . import schema
+from .dims import Dims
 from .effects import Effect, bodies, effect
 from .view import View
 
-Dims = Sequence["int | ir.SymbolicDim"]
 SEALED_DOMAIN = "pfvm"
 """Bodies of our own fused functions live in this domain and no pass looks into them."""
 
@@ -78,8 +78,8 @@ class Rewriter:
     def root(self, graph: ir.Graph) -> ir.Graph:
         """The main graph or function body that a nested body belongs to."""
         if graph not in self._root:
-            for function in [self.model, *self.model.functions.values()]:
-                for _ in self._nested(function.graph, function.graph):
+            for root in [self.model.graph, *(f.graph for f in self.model.functions.values())]:
+                for _ in self._nested(root, root):
                     pass
         return self._root[graph]
 
@@ -168,11 +168,13 @@ class Rewriter:
         if root is not self.model.graph:
             node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], name=self.unique_name(f"{name}_node"))
             value = node.outputs[0]
-            value.name, value.type, value.shape = name, ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+            value.name, value.type, value.shape = name, ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
             at.graph.insert_before(at, node)
             return value
         tensor.name = name
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor)
+        value = ir.Value(
+            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
+        )
         root.initializers.add(value)
         if key is not None:
             self._pooled[key] = value
@@ -351,79 +353,3 @@ class Rewriter:
         self.model.functions.setdefault(function.identifier(), function)
         self.root(at.graph).opset_imports.setdefault(function.domain, 1)
         self.model.ir_version = max(self.model.ir_version, 8)
-
-
-def same_dims(a: Dims | None, b: Dims | None) -> bool:
-    """Whether two shapes are proved equal: ints, or the same named symbol; an anonymous dim equals nothing."""
-    if a is None or b is None or len(a) != len(b):
-        return False
-    return all(same_dim(x, y) for x, y in zip(a, b))
-
-
-def same_dim(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
-    """Whether two dims are proved equal."""
-    if isinstance(a, int) or isinstance(b, int):
-        return isinstance(a, int) and isinstance(b, int) and a == b
-    return a.value is not None and a.value == b.value
-
-
-def static_shape(value: ir.Value) -> tuple[int, ...] | None:
-    """Shape as ints when every dim is known."""
-    if value.shape is None or not all(isinstance(d, int) for d in value.shape):
-        return None
-    return tuple(int(d) for d in value.shape)  # type: ignore[arg-type]
-
-
-Rule = Callable[[ir.Node, Rewriter], bool]
-MANY_READERS = 64
-
-
-def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
-    """Apply rules, keyed by the operator of their root node, until none applies; only neighbours are visited again.
-
-    A rule returns True when it changed the graph, and is then counted under its name.
-    """
-    queue: collections.deque[ir.Node] = collections.deque()
-    queued: set[ir.Node] = set()
-
-    def push(node: ir.Node) -> None:
-        if node.op_type in rules and node not in queued:
-            queued.add(node)
-            queue.append(node)
-
-    def push_neighbours(node: ir.Node) -> None:
-        push(node)
-        for value in node.inputs:
-            producer = value.producer() if value is not None else None
-            if producer is not None:
-                push(producer)
-        for out in node.outputs:
-            uses = out.uses()
-            # A value with very many readers would make revisiting quadratic; the next round sees what is missed here.
-            if len(uses) <= MANY_READERS:
-                for use in uses:
-                    push(use.node)
-
-    for graph in list(rw.scopes()):
-        for node in graph:
-            push(node)
-    stop = rw.listen(push_neighbours)
-    try:
-        while queue:
-            node = queue.popleft()
-            queued.discard(node)
-            if node.graph is None or not _standard(node):
-                continue
-            for rule in rules[node.op_type]:
-                if rule(node, rw):
-                    rw.matched(rule.__name__)
-                    if node.graph is not None:
-                        push_neighbours(node)
-                    break
-    finally:
-        stop()
-
-
-def _standard(node: ir.Node) -> bool:
-    """Rules speak of ai.onnx operators; a custom operator may share the name."""
-    return node.domain == ""

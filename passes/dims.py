@@ -1,0 +1,30 @@
+"""Symbolic dims: what is proved about shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+Dims = Sequence["int | ir.SymbolicDim"] | ir.Shape
+
+
+def same_dims(a: Dims | None, b: Dims | None) -> bool:
+    """Whether two shapes are proved equal: ints, or the same named symbol; an anonymous dim equals nothing."""
+    if a is None or b is None or len(a) != len(b):
+        return False
+    return all(same_dim(x, y) for x, y in zip(a, b))
+
+
+def same_dim(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
+    """Whether two dims are proved equal."""
+    if isinstance(a, int) or isinstance(b, int):
+        return isinstance(a, int) and isinstance(b, int) and a == b
+    return a.value is not None and a.value == b.value
+
+
+def static_shape(value: ir.Value) -> tuple[int, ...] | None:
+    """Shape as ints when every dim is known."""
+    if value.shape is None or not all(isinstance(d, int) for d in value.shape):
+        return None
+    return tuple(int(d) for d in value.shape)  # type: ignore[arg-type]

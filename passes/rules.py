@@ -1,0 +1,64 @@
+"""Rules: small functions keyed by their root operator, applied by a worklist until none applies."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from .rewriter import Rewriter
+
+Rule = Callable[[ir.Node, Rewriter], bool]
+MANY_READERS = 64
+
+
+def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
+    """Apply rules, keyed by the operator of their root node, until none applies; only neighbours are visited again.
+
+    A rule returns True when it changed the graph, and is then counted under its name.
+    """
+    queue: collections.deque[ir.Node] = collections.deque()
+    queued: set[ir.Node] = set()
+
+    def push(node: ir.Node) -> None:
+        if node.op_type in rules and node not in queued:
+            queued.add(node)
+            queue.append(node)
+
+    def push_neighbours(node: ir.Node) -> None:
+        push(node)
+        for value in node.inputs:
+            producer = value.producer() if value is not None else None
+            if producer is not None:
+                push(producer)
+        for out in node.outputs:
+            uses = out.uses()
+            # A value with very many readers would make revisiting quadratic; the next round sees what is missed here.
+            if len(uses) <= MANY_READERS:
+                for use in uses:
+                    push(use.node)
+
+    for graph in list(rw.scopes()):
+        for node in graph:
+            push(node)
+    stop = rw.listen(push_neighbours)
+    try:
+        while queue:
+            node = queue.popleft()
+            queued.discard(node)
+            if node.graph is None or not _standard(node):
+                continue
+            for rule in rules[node.op_type]:
+                if rule(node, rw):
+                    rw.matched(rule.__name__)
+                    if node.graph is not None:
+                        push_neighbours(node)
+                    break
+    finally:
+        stop()
+
+
+def _standard(node: ir.Node) -> bool:
+    """Rules speak of ai.onnx operators; a custom operator may share the name."""
+    return node.domain == ""

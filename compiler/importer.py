@@ -312,7 +312,7 @@ def _lift_constants(model: ir.Model) -> None:
             value = ir.Value(
                 name=out.name,
                 type=ir.TensorType(tensor.dtype),
-                shape=ir.Shape(tensor.shape),
+                shape=ir.Shape(tensor.shape.numpy()),
                 doc_string=out.doc_string,
                 const_value=tensor,
                 metadata_props={**node.metadata_props, **out.metadata_props},

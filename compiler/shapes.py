@@ -77,7 +77,7 @@ class ShapeInference:
         self._contexts[graph] = context
         for value in graph.initializers.values():
             if value.const_value is not None:
-                value.shape = ir.Shape(value.const_value.shape)
+                value.shape = ir.Shape(value.const_value.shape.numpy())
                 value.type = value.type or ir.TensorType(value.const_value.dtype)
         for value in graph.inputs:
             context.name_anonymous_dims(value)
@@ -262,7 +262,7 @@ def _broadcast(
     if any(shape is None for shape in shapes):
         return None
     rank = max(len(shape) for shape in shapes if shape is not None)
-    padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes if shape is not None]
+    padded: list[list[Dim]] = [[*[1] * (rank - len(shape)), *shape] for shape in shapes if shape is not None]
     return [_broadcast_dim(context, column) for column in zip(*padded)]
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -185,8 +186,9 @@ def main(arguments: list[str] | None = None) -> None:
 def run_command(arguments: list[str] | None = None) -> int:
     """Runs the command; errors become one line on stderr and an exit code. PFVM_DEBUG=1 shows tracebacks."""
     debug = os.environ.get("PFVM_DEBUG", "0") not in ("", "0")
-    if not debug:  # onnx_ir logs what ends up in our own message anyway
+    if not debug:  # what libraries log and warn of ends up in our own message, or is not the user's to act on
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
+        warnings.simplefilter("ignore")
     try:
         return _status(app(arguments, standalone_mode=False))
     except (KeyboardInterrupt, typer.Abort):

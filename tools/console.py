@@ -24,7 +24,12 @@ def err() -> Console:
 def _console(stderr: bool) -> Console:
     from rich.console import Console
 
-    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    class PipedConsole(Console):
+        def on_broken_pipe(self) -> None:
+            """rich itself would exit with 1, which here means that a check found a difference."""
+            raise BrokenPipeError
+
+    console = PipedConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console

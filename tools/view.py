@@ -50,7 +50,8 @@ def serve(files: Iterable[Path], browser: bool) -> list[str]:
         raise MissingExtraError("pfvm view", "view") from error
     addresses = []
     for file in files:
-        with contextlib.redirect_stdout(io.StringIO()):  # netron prints its own lines
+        silence = io.StringIO()  # netron prints lines of its own
+        with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
             host, port = netron.start(str(file), address=(_HOST, _free_port()), browse=browser)
         addresses.append(f"http://{host}:{port}")
     return addresses

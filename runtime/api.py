@@ -36,13 +36,17 @@ def optimize(model: Model, **options: Any) -> Model:
     if not isinstance(model, (str, os.PathLike, onnx.ModelProto, ir.Model)):
         raise InputError(f"optimize takes a path, a ModelProto or an onnx_ir.Model, got {type(model).__name__}")
     parsed = parse(options)
-    is_path = isinstance(model, (str, os.PathLike))
-    if is_path and parsed.output is None:
+    if isinstance(model, (str, os.PathLike)) and parsed.output is None:
         raise OptionError("optimize(path) needs output=PATH for the compiled file")
-    result = compile_source(model, parsed)
-    if is_path:
-        return type(model)(parsed.output) if isinstance(model, str) else parsed.output  # type: ignore[return-value]
-    return to_proto(result.model) if isinstance(model, onnx.ModelProto) else result.model  # type: ignore[return-value]
+    compiled = compile_source(model, parsed).model
+    result: Any = compiled
+    if isinstance(model, onnx.ModelProto):
+        result = to_proto(compiled)
+    elif isinstance(model, str):
+        result = str(parsed.output)
+    elif isinstance(model, os.PathLike):
+        result = parsed.output
+    return result
 
 
 def compile_source(source: Any, options: Options) -> CompileResult:

@@ -76,7 +76,9 @@ def _first(pairs: list[tuple[str, Any, Any]], tolerance: Tolerance) -> Differenc
 def _kind(value: Any) -> str:
     if value is None:
         return "an absent optional"
-    return {list: "a sequence", tuple: "a sequence", dict: "a map"}.get(type(value), "a tensor")
+    if isinstance(value, (list, tuple)):
+        return "a sequence"
+    return "a map" if isinstance(value, dict) else "a tensor"
 
 
 def _is_text(dtype: np.dtype) -> bool:

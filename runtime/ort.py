@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import OptionError
+from pfvm.errors import OptionError, UnsupportedOpError
 
 from .executable import TensorSpec, check_feeds, specs_of
 from .ort_errors import load_error, run_error
@@ -74,15 +74,26 @@ class OrtExecutable:
         """Feeds and results by name, as the Executable protocol says; safe from several threads."""
         values = check_feeds(self.inputs, self.optional_inputs, feeds)
         raw = self._raw_outputs or any(_is_raw_array(v) for v in values.values())
+        if raw:
+            self._refuse_mixture(values)
         try:
-            if raw and all(isinstance(v, np.ndarray) for v in values.values()):
+            if raw:
                 arguments = {name: to_ort(v) for name, v in values.items()}
                 results = [from_ort(v) for v in self._session.run_with_ort_values(self._output_names, arguments)]
             else:
-                results = self._session.run(self._output_names, values)
+                results = self._session.run(self._output_names, {n: _plain(v) for n, v in values.items()})
         except Exception as error:
             raise run_error(error, self._model, self.device) from error
         return dict(zip(self._output_names, results))
+
+    def _refuse_mixture(self, values: Mapping[str, Any]) -> None:
+        """ORT's Python interface has two ways in: one without bfloat16 and the like, one without these."""
+        for name, value in values.items():
+            if not isinstance(value, np.ndarray) or value.dtype.kind in "OUST":
+                raise UnsupportedOpError(
+                    f"{self.device}: input {name!r} is a sequence, an optional or strings, which ONNX Runtime cannot "
+                    "take together with bfloat16, float8 or int4 tensors; cast those to another type inside the model"
+                )
 
 
 def evaluate(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,6 +162,15 @@ def _open(
 def _is_raw(type_text: str) -> bool:
     dtype = _dtype(type_text.removeprefix("tensor(").removesuffix(")"))
     return type_text.startswith("tensor(") and dtype in RAW_TYPES
+
+
+def _plain(value: Any) -> Any:
+    """numpy's own variable-width and byte strings as objects, the one form of strings that ORT takes with any text."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "T":
+        return value.astype(object)
+    if isinstance(value, np.ndarray) and value.dtype.kind == "S":
+        return np.char.decode(value, "utf-8").astype(object)
+    return value
 
 
 def _is_raw_array(value: Any) -> bool:

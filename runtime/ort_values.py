@@ -38,9 +38,9 @@ def to_ort(array: np.ndarray) -> onnxruntime.OrtValue:
     if dtype.bitwidth < 8:
         # ORT takes the element count from the buffer's shape, so the packed bytes sit at the head of a longer buffer.
         packed = np.frombuffer(ir.Tensor(array, dtype=dtype).tobytes(), np.uint8)
-        buffer = np.zeros(array.size, np.uint8)
-        buffer[: packed.size] = packed
-        buffer = buffer.reshape(array.shape)
+        longer = np.zeros(array.size, np.uint8)
+        longer[: packed.size] = packed
+        buffer = longer.reshape(array.shape)
     else:
         buffer = array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(buffer, int(dtype))

@@ -161,7 +161,8 @@ _LIMITS = {"int2": (-2, 1), "uint2": (0, 3), "int4": (-8, 7), "uint4": (0, 15)}
 
 def test_strings() -> None:
     exe = OrtExecutable(model("g (string[n] x) => (string[n] y) { y = Identity (x) }"))
-    for given in (np.array(["a", "ß"]), np.array(["a", "ß"], object)):
+    kinds = (None, object, np.dtypes.StringDType())
+    for given in (*(np.array(["a", "ß"], kind) for kind in kinds), np.array([b"a", "ß".encode()])):
         assert exe({"x": given})["y"].tolist() == ["a", "ß"]
 
 
@@ -177,6 +178,16 @@ def test_sequences_and_absent_optionals() -> None:
     absent = OrtExecutable(model("g (optional(float[2]) o) => (bool h) { h = OptionalHasElement (o) }"))
     assert not absent({"o": None})["h"]
     assert absent({"o": np.zeros(2, np.float32)})["h"]
+
+
+def test_sequences_together_with_bfloat16_are_refused_by_name() -> None:
+    exe = OrtExecutable(
+        model(
+            "g (seq(float[n]) s, bfloat16[2] b) => (int64 k, bfloat16[2] c) { k = SequenceLength (s) c = Identity (b) }"
+        )
+    )
+    with pytest.raises(UnsupportedOpError, match="input 's' is a sequence.*together with bfloat16"):
+        exe({"s": [np.zeros(2, np.float32)], "b": np.zeros(2, ml_dtypes.bfloat16)})
 
 
 def test_maps_of_a_classifier() -> None:

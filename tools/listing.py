@@ -24,7 +24,7 @@ def print_passes() -> None:
 
 
 def _default(field: dataclasses.Field) -> str:
-    return field.type if field.default is dataclasses.MISSING else str(field.default)
+    return str(field.type if field.default is dataclasses.MISSING else field.default)
 
 
 def print_devices() -> None:

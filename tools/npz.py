@@ -53,7 +53,7 @@ def _typed(array: np.ndarray, spec: TensorSpec | None) -> np.ndarray:
 def write_npz(path: str | os.PathLike[str], results: Mapping[str, Any]) -> None:
     """Results to a file, whole or not at all. Raises PfvmError when it cannot be written."""
     target = Path(path)
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     for name, value in results.items():
         if isinstance(value, (list, tuple)):
             arrays.update({f"{name}[{i}]": _plain(v) for i, v in enumerate(value)})

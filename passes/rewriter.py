@@ -197,7 +197,7 @@ class Rewriter:
         """Insert a new node before `at`, in the form that is valid at the opset of its scope.
 
         `params` are given by their name in the operator's schema, be it an attribute or an input at this opset; arrays
-        for inputs become constants. None leaves a parameter out. `attributes` are taken as they are. Provenance
+        for inputs become constants. None and an attribute's default are left out. `attributes` are taken as they are. Provenance
         metadata is taken from `at`.
 
         Raises UnsupportedOpError when the operator, or one of the parameters, does not exist at that opset.
@@ -216,8 +216,11 @@ class Rewriter:
             if index is not None:
                 operands.extend([None] * (index + 1 - len(operands)))
                 operands[index] = self.constant(np.asarray(param), f"{at.outputs[0].name}_{key}", at)
-            elif local or schema.has_attribute(domain, op_type, opset or 0, key):
+            elif local:
                 attributes.append(ir.convenience.convert_attribute(key, param))
+            elif schema.has_attribute(domain, op_type, opset or 0, key):
+                if param != schema.attribute_default(domain, op_type, opset or 0, key):
+                    attributes.append(ir.convenience.convert_attribute(key, param))
             else:
                 raise UnsupportedOpError(f"{op_type} has no parameter {key!r} at opset {opset}")
         node = ir.Node(

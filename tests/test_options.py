@@ -1,0 +1,68 @@
+"""One schema: keyword arguments, flags and option files mean the same."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+from pfvm.compiler.options import Options, from_args, parse
+from pfvm.errors import NotBuiltError, OptionError
+
+
+def test_keywords_arguments_and_files_are_one(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "options.json"
+    file.write_text(
+        json.dumps({"args": ["-O1", "--disable=eliminate-identity", "--verify", "--out_onnx=<codegen_dir>/p.onnx"]})
+    )
+    expected = Options(opt_level=1, disable=("eliminate-identity",), verify=True, output=tmp_path / "p.onnx")
+    assert parse(file, placeholders={"codegen_dir": str(tmp_path)}) == expected
+    assert (
+        parse({"opt_level": 1, "disable": "eliminate-identity", "verify": True, "output": tmp_path / "p.onnx"})
+        == expected
+    )
+    assert parse(expected) == expected
+    assert parse(expected, opt_level=0).opt_level == 0
+
+
+def test_repeated_flags_collect() -> None:
+    args = from_args(["--pass=fold-constants{slack=1KiB}", "--pass=infer-shapes", "--opt-level=0"])
+    assert args == {"pass": ("fold-constants{slack=1KiB}", "infer-shapes"), "opt_level": 0}
+    assert parse({"args": ["--pass=fold-constants{slack=1KiB}"]}).passes == ("fold-constants{slack=1KiB}",)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"opt_levle": 1}, "there is no option --opt-levle"),
+        ({"opt_level": 7}, "--opt-level"),
+        ({"opset": 99}, "--opset"),
+        ({"passes": ("fold",)}, "there is no pass 'fold'; passes: infer-shapes"),
+        ({"passes": ("fold-constants{size=1}",)}, "has no option 'size'"),
+        ({"passes": ("fold-constants{slack=lots}",)}, "is of type int"),
+        ({"disable": ("nothing",)}, "there is no pass 'nothing'"),
+        ({"args": ["opt-level=1"]}, "is not of the form --flag=value"),
+        ({"args": "--verify"}, '"args" must be a list'),
+        ({"fused_ops": "maybe"}, "--fused-ops"),
+    ],
+)
+def test_a_bad_option_is_named(options: dict, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse(options)
+
+
+@pytest.mark.parametrize("name", ["device", "target", "explain", "mesh", "scheduler"])
+def test_options_of_later_versions_are_known_and_refused(name: str) -> None:
+    with pytest.raises(NotBuiltError, match=f"--{name} is not built yet"):
+        parse({name: True if name == "explain" else "x"})
+
+
+def test_option_files_that_are_none(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(OptionError, match="No such file"):
+        parse(tmp_path / "missing.json")
+    (tmp_path / "text.json").write_text("O2")
+    with pytest.raises(OptionError, match="is not JSON"):
+        parse(tmp_path / "text.json")
+    (tmp_path / "list.json").write_text("[]")
+    with pytest.raises(OptionError, match="must hold an object"):
+        parse(tmp_path / "list.json")

@@ -23,6 +23,11 @@ def val(node: torch.fx.Node) -> Any:
     return node.meta["val"]
 
 
+def sizes(shape: Sequence[Any]) -> list[Any]:
+    """A shape to compare: comparing symbolic sizes themselves would fix them to the sample's."""
+    return [s.node.expr if isinstance(s, torch.SymInt) else s for s in shape]
+
+
 def axis(dim: int, rank: int) -> int:
     """A dimension counted from the front. A 0-d tensor has the one dimension 0, as in torch."""
     return dim % max(rank, 1)

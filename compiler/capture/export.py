@@ -115,6 +115,7 @@ class _Builder:
         inputs = [self._input(n, name) for n, name in zip(placeholders, self._inputs.tensor_names)]
         weights = [self._weight(n, s) for n, s in zip(placeholders[count:], self._traced.states) if n.users]
         results = translate(self._emitter, self._traced.graph)
+        self._traced.symbols.check()
         outputs = self._name_outputs(results, {*inputs, *weights})
         graph = ir.Graph(
             inputs if self._frozen else inputs + weights,

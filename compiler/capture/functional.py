@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from pfvm.errors import CaptureError
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -18,7 +20,7 @@ aten = torch.ops.aten
 
 
 def make_functional(
-    graph: torch.fx.GraphModule, mode: FakeTensorMode, names: Sequence[str], input_count: int
+    graph: torch.fx.GraphModule, mode: FakeTensorMode, names: Sequence[str], input_count: int, is_dynamic: bool
 ) -> torch.fx.GraphModule:
     """The graph without in-place ops; itself where it has none. `names` are those of the placeholders, inputs first."""
     if not any(_is_mutation(n) for n in graph.graph.nodes):
@@ -29,7 +31,9 @@ def make_functional(
         with fx_traceback.preserve_node_meta():
             return torch.fx.Interpreter(graph).run(*args)
 
-    with torch.no_grad(), mode:
+    # With symbolic sizes the C++ kernels of functionalization need torch's Python dispatcher.
+    dispatcher = enable_python_dispatcher() if is_dynamic else contextlib.nullcontext()
+    with torch.no_grad(), mode, dispatcher:
         args = [torch.empty_strided(v.size(), v.stride(), dtype=v.dtype) for v in (n.meta["val"] for n in placeholders)]
         result = make_fx(
             torch.func.functionalize(interpret, remove="mutations"),

@@ -47,6 +47,11 @@ _DYNAMIC_SHAPE = (
     "the shape of this result depends on the data; keep a fixed shape, for example torch.where(mask, x, 0) "
     "in place of x[mask]"
 )
+_CHANGING = (
+    "the function does not do the same the second time it is called, so a Python value that changes (counter, random "
+    "number, time) would be baked into the graph; pass it in as a tensor input. If it only keeps a tensor from its "
+    "first call, call it once before"
+)
 _ATTEMPTS = 4  # each adds the tensors that only the trace could see
 
 
@@ -76,42 +81,57 @@ def trace(
     """
     states = [t for t in reach.tensors if t.tensor.layout is torch.strided]
     for _ in range(_ATTEMPTS):
-        symbols = Symbols(ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False), dynamic)
-        runs = [_Run(function, inputs, reach) for _ in range(2)]
+        runs = [_Run(function, inputs, reach, dynamic) for _ in range(2)]
         with _untouched(reach), _tracing_settings():
-            mode = FakeTensorMode(shape_env=symbols.shape_env, allow_non_fake_inputs=True)
-            tensors = [s.tensor for s in states]
-            with fake_swap(mode, tensors), mode, contextlib.ExitStack() as stack:
-                if dynamic:
-                    stack.enter_context(enable_python_dispatcher())
-                fakes = [symbols.fake(name, sample) for name, sample in zip(inputs.tensor_names, samples)]
-                graphs = [_errors_named(run, function, fakes, tensors) for run in runs]
-        extra = _seen_by_trace(graphs, runs)
-        if extra:
-            states = states + [ReachedTensor(f"tensor_{len(states) + i}", t, None) for i, t in enumerate(extra)]
-            continue
-        difference = first_difference(*graphs)
-        if difference is not None:
-            raise CaptureError(
-                f"{difference}: the function does not do the same the second time it is called, so a Python value that "
-                "changes (counter, random number, time) would be baked into the graph; pass it in as a tensor input"
-            )
-        graph = make_functional(graphs[0], mode, inputs.tensor_names + [s.name for s in states], len(samples))
-        symbols.check()
-        return Trace(graph, states, runs[0].outputs, symbols)
-    raise CaptureError(
-        f"{line_of_function(function)}: the function makes new tensors that outlive it at every call; return them"
-    )
+            runs[0].trace(samples, states)
+            _again(runs[1], samples, states)
+        extra = _seen_by_trace(runs)
+        if not extra:
+            break
+        states = states + [ReachedTensor(f"tensor_{len(states) + i}", t, None) for i, t in enumerate(extra)]
+    else:
+        raise CaptureError(f"{line_of_function(function)}: every call reaches other tensors; return those it makes")
+    first, second = runs
+    difference = first_difference(first.graph, second.graph)
+    if difference is not None:
+        raise CaptureError(f"{difference}: {_CHANGING}")
+    names = inputs.tensor_names + [s.name for s in states]
+    graph = make_functional(first.graph, first.mode, names, len(samples), bool(dynamic))
+    return Trace(graph, states, first.outputs, first.symbols)
+
+
+def _again(run: _Run, samples: Sequence[torch.Tensor], states: Sequence[ReachedTensor]) -> None:
+    """The second run; what only fails there fails because of what the first one left behind in Python."""
+    try:
+        run.trace(samples, states)
+    except CaptureError as error:
+        raise CaptureError(f"{str(error).partition(': ')[0]}: {_CHANGING}") from error
 
 
 class _Run:
-    """One trace of the user's function. Called by make_fx with the fake inputs and the swapped state."""
+    """One trace of the user's function, with symbols and fakes of its own. Called by make_fx."""
 
-    def __init__(self, function: Callable[..., Any], inputs: Structure, reach: Reach) -> None:
+    def __init__(
+        self, function: Callable[..., Any], inputs: Structure, reach: Reach, dynamic: dict[str, dict[int, str]]
+    ) -> None:
+        shape_env = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+        self.symbols = Symbols(shape_env, dynamic)
+        self.mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
+        self.outputs: Structure
+        self.graph: torch.fx.GraphModule
         self._function = function
         self._inputs = inputs
         self._reach = reach
-        self.outputs: Structure
+        self._is_dynamic = bool(dynamic)
+
+    def trace(self, samples: Sequence[torch.Tensor], states: Sequence[ReachedTensor]) -> None:
+        """Fill `graph` and `outputs`. Raises CaptureError."""
+        tensors = [s.tensor for s in states]
+        with fake_swap(self.mode, tensors), self.mode, contextlib.ExitStack() as stack:
+            if self._is_dynamic:
+                stack.enter_context(enable_python_dispatcher())
+            fakes = [self.symbols.fake(name, s) for name, s in zip(self._inputs.tensor_names, samples)]
+            self.graph = _errors_named(self, fakes, tensors)
 
     def __call__(self, fakes: list[torch.Tensor], states: list[torch.Tensor]) -> list[Any]:
         names = self._inputs.tensor_names
@@ -128,9 +148,7 @@ class _Run:
         return [leaf.detach() if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf for leaf in leaves]
 
 
-def _errors_named(
-    run: _Run, function: Callable[..., Any], fakes: list[Any], states: list[torch.Tensor]
-) -> torch.fx.GraphModule:
+def _errors_named(run: _Run, fakes: list[Any], states: list[torch.Tensor]) -> torch.fx.GraphModule:
     try:
         graph = make_fx(run, DECOMPOSITIONS, tracing_mode="real", _allow_non_fake_inputs=True)(fakes, states)
     except CaptureError:
@@ -160,17 +178,13 @@ def _flatten(graph: torch.fx.GraphModule) -> None:
     graph.recompile()
 
 
-def _seen_by_trace(graphs: Sequence[torch.fx.GraphModule], runs: Sequence[_Run]) -> list[torch.Tensor]:
+def _seen_by_trace(runs: Sequence[_Run]) -> list[torch.Tensor]:
     """Tensors older than the call that only the trace could find: the same object in both traces."""
-    first, second = (
-        {
-            id(t): t
-            for t in (getattr(g, n.target, None) for n in g.graph.find_nodes(op="get_attr"))
-            if isinstance(t, torch.Tensor)
-        }
-        for g in graphs
-    )
-    return [t for i, t in first.items() if i in second]
+    found: list[dict[int, torch.Tensor]] = []
+    for run in runs:
+        values = (getattr(run.graph, str(n.target)) for n in run.graph.graph.find_nodes(op="get_attr"))
+        found.append({id(v): v for v in values if isinstance(v, torch.Tensor)})
+    return [tensor for key, tensor in found[0].items() if key in found[1]]
 
 
 @contextlib.contextmanager

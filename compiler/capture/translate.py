@@ -11,7 +11,7 @@ from pfvm.errors import CaptureError
 
 from .aten import TABLE
 from .dtypes import onnx_dtype
-from .emit import Emitter, val
+from .emit import Emitter
 from .source import origin_of_node
 from .symbols import Symbols
 
@@ -54,7 +54,7 @@ def _name(emitter: Emitter, node: torch.fx.Node, result: Any, made: list[ir.Node
     """Results take the FX node's name, shape and dtype; several get the names of the schema's results added."""
     several = isinstance(result, (list, tuple))
     values = list(result) if several else [result]
-    seen = val(node) if several else [val(node)]
+    seen = node.meta.get("val") if several else [node.meta.get("val")]
     for index, value in enumerate(values):
         if value is None or value.producer() not in made:
             continue  # a dead second result, or a view that is the operand itself

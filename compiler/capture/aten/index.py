@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from pfvm.compiler.capture.emit import Arg, Emitter, axis, dtype_of, val
+from pfvm.compiler.capture.emit import Arg, Emitter, axis, dtype_of, sizes, val
 
 from .registry import rule
 
@@ -60,7 +60,7 @@ def stacked_indices(e: Emitter, indices: Sequence[Node]) -> ir.Value:
     parts = []
     for node in indices:
         value = e.tensor(node, torch.int64)
-        if list(val(node).shape) != shape:
+        if sizes(val(node).shape) != sizes(shape):
             value = e.op("Expand", value, e.shape(shape))
         parts.append(e.op("Unsqueeze", value, e.ints([-1])))
     return parts[0] if len(parts) == 1 else e.op("Concat", *parts, axis=-1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from pfvm.compiler.capture.emit import Arg, Emitter, dtype_of, val
+from pfvm.compiler.capture.emit import Arg, Emitter, dtype_of, sizes, val
 
 from .registry import register, rule
 
@@ -328,7 +328,7 @@ def alias(e: Emitter, node: Node, x: Arg) -> ir.Value:
 @rule(aten.copy.default)
 def copy(e: Emitter, node: Node, x: Arg, source: Arg, *_: Any) -> ir.Value:
     value = e.tensor(source, val(node).dtype)
-    if val(source).shape != val(node).shape:
+    if sizes(val(source).shape) != sizes(val(node).shape):
         return e.op("Expand", value, e.shape(list(val(node).shape)))
     return value if dtype_of(source) != val(node).dtype else e.op("Identity", value)
 

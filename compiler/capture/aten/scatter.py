@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 import torch
-from pfvm.compiler.capture.emit import Arg, Emitter, axis, dtype_of, val
+from pfvm.compiler.capture.emit import Arg, Emitter, axis, dtype_of, sizes, val
 
 from .index import stacked_indices, to_front
 from .registry import rule
@@ -22,7 +22,7 @@ def _put(e: Emitter, x: Arg, at: int, start: int, stop: int, piece: ir.Value) ->
     parts = [piece]
     if start > 0:
         parts.insert(0, e.op("Slice", value, e.ints([0], "starts"), e.ints([start], "ends"), axes))
-    if stop != val(x).shape[at]:
+    if sizes([stop]) != sizes([val(x).shape[at]]):
         parts.append(e.op("Slice", value, e.ints([stop], "starts"), e.ints([LAST], "ends"), axes))
     return e.op("Concat", *parts, axis=at) if len(parts) > 1 else e.op("Identity", piece)
 
@@ -57,8 +57,9 @@ def slice_scatter(
     last = size if end is None or (isinstance(end, int) and end >= LAST) else _from_front(e, node, end, size)
     if step == 1:
         return _put(e, x, at, first, last if not isinstance(last, int) else max(first, last), value)
-    indices = torch.arange(first, last, step).reshape([-1 if d == at else 1 for d in range(val(x).dim())])
-    wide = e.op("Expand", e.torch_constant(indices, "indices"), e.shape(list(val(piece).shape)))
+    steps = e.op("Range", e.size(first), e.size(last), e.size(step))
+    column = e.op("Reshape", steps, e.ints([-1 if d == at else 1 for d in range(val(x).dim())], "shape"))
+    wide = e.op("Expand", column, e.shape(list(val(piece).shape)))
     return e.op("ScatterElements", e.tensor(x), wide, value, axis=at)
 
 
@@ -68,14 +69,14 @@ _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "am
 def _scatter(e: Emitter, x: Arg, dim: int, indices: Arg, source: Arg, reduction: str | None) -> ir.Value:
     """torch reads only the corner of `source` that the indices cover; ONNX wants equal shapes."""
     dtype = val(x).dtype
-    sizes = list(val(indices).shape)
+    corner = list(val(indices).shape)
     if isinstance(source, Node) and val(source).dim():
         updates = e.tensor(source, dtype)
-        if list(val(source).shape) != sizes:
-            n = len(sizes)
-            updates = e.op("Slice", updates, e.ints([0] * n, "starts"), e.shape(sizes, "ends"), e.ints(list(range(n))))
+        if sizes(val(source).shape) != sizes(corner):
+            n = len(corner)
+            updates = e.op("Slice", updates, e.ints([0] * n, "starts"), e.shape(corner, "ends"), e.ints(list(range(n))))
     else:
-        updates = e.op("Expand", e.tensor(source, dtype), e.shape(sizes))
+        updates = e.op("Expand", e.tensor(source, dtype), e.shape(corner))
     return e.op(
         "ScatterElements", e.tensor(x), e.tensor(indices), updates, axis=axis(dim, val(x).dim()), reduction=reduction
     )
@@ -117,12 +118,12 @@ def index_put(
     dims = [d for d, i in enumerate(indices) if i is not None]
     front, rest = to_front(e, e.tensor(x), val(x).dim(), dims)
     index_shape = list(torch.broadcast_shapes(*[val(i).shape for i in chosen]))
-    sizes = [val(x).shape[d] for d in rest]
+    others = [val(x).shape[d] for d in rest]
     # Where the indexed dimensions are neighbours, the values have theirs in the same place.
     before = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
     updates = e.tensor(values, val(x).dtype)
-    wanted = sizes[:before] + index_shape + sizes[before:]
-    if list(val(values).shape) != wanted:
+    wanted = others[:before] + index_shape + others[before:]
+    if sizes(val(values).shape) != sizes(wanted):
         updates = e.op("Expand", updates, e.shape(wanted))
     if before:
         n = len(index_shape)

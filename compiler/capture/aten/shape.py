@@ -31,6 +31,8 @@ def unsqueeze(e: Emitter, node: Node, x: Arg, dim: int) -> ir.Value:
 def squeeze(e: Emitter, node: Node, x: Arg, dims: int | Sequence[int] | None = None) -> ir.Value:
     rank = val(x).dim()
     chosen = range(rank) if dims is None else [axis(d, rank) for d in ([dims] if isinstance(dims, int) else dims)]
+    if any(d < rank and not isinstance(val(x).shape[d], int) for d in chosen):
+        raise e.refuse("drops a symbolic dimension when it is 1; name the dimensions to squeeze", node)
     axes = sorted(d for d in chosen if d < rank and val(x).shape[d] == 1)
     return e.op("Squeeze", e.tensor(x), e.ints(axes)) if axes else e.op("Identity", e.tensor(x))
 

@@ -5,10 +5,12 @@ Protobuf ends at 2 GiB and would copy every weight twice. The model itself is no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import onnx
 import onnx_ir as ir
+from pfvm.compiler.importer import DECLARED_SHAPE
 
 # Initializers from this size on are handed over as memory.
 _LARGE_BYTES = 1 << 20
@@ -44,7 +46,25 @@ def serialize(model: ir.Model, shared: Mapping[str, ir.TensorProtocol]) -> bytes
     graph = _Overlay(model.graph, initializers={**initializers, **replaced}) if replaced else model.graph
     # Before IR version 4 every initializer had to be an input as well; in normal form it is not, and ORT would object.
     view: Any = _Overlay(model, graph=graph, ir_version=max(model.ir_version, 4))
-    return ir.serde.serialize_model(view).SerializeToString()
+    proto = ir.serde.serialize_model(view)
+    _declare_body_inputs(model.graph, proto.graph.node)
+    for function, function_proto in zip(model.functions.values(), proto.functions):
+        _declare_body_inputs(function, function_proto.node)
+    return proto.SerializeToString()
+
+
+def _declare_body_inputs(nodes: Iterable[ir.Node], protos: Sequence[onnx.NodeProto]) -> None:
+    """Gives inputs of bodies the shapes that the file declared: ORT makes a Loop's counter in that shape."""
+    for node, proto in zip(nodes, protos):
+        for attribute in proto.attribute:
+            if attribute.type != onnx.AttributeProto.GRAPH:
+                continue
+            body = node.attributes[attribute.name].as_graph()
+            for value, value_proto in zip(body.inputs, attribute.g.input):
+                declared = value.meta.get(DECLARED_SHAPE)
+                if value.shape is None and declared is not None:
+                    ir.serde.serialize_shape_into(value_proto.type, declared)
+            _declare_body_inputs(body, attribute.g.node)
 
 
 def _portable(name: str, tensor: Any, shared: bool) -> ir.TensorProtocol:

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from pfvm.compiler.importer import read_model
 from pfvm.errors import InputError, InvalidModelError, OptionError, UnsupportedOpError
 from pfvm.runtime import ort, ort_model
 from pfvm.runtime.ort import OrtExecutable, evaluate
@@ -186,7 +187,7 @@ def test_sequences_together_with_bfloat16_are_refused_by_name() -> None:
             "g (seq(float[n]) s, bfloat16[2] b) => (int64 k, bfloat16[2] c) { k = SequenceLength (s) c = Identity (b) }"
         )
     )
-    with pytest.raises(UnsupportedOpError, match="input 's' is a sequence.*together with bfloat16"):
+    with pytest.raises(UnsupportedOpError, match=r"input 's' is a sequence.*together with bfloat16"):
         exe({"s": [np.zeros(2, np.float32)], "b": np.zeros(2, ml_dtypes.bfloat16)})
 
 
@@ -239,6 +240,16 @@ def test_ir_version_3_in_normal_form() -> None:
     value = model("g (float[2] x) => (float[2] y) <float[2] w = {1,2}> { y = Add (x, w) }")
     value.ir_version = 3
     assert evaluate(value, {"x": np.zeros(2, np.float32)})["y"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("shape", ["", "[1]"])
+def test_a_loop_counts_in_the_shape_that_its_body_declares(shape: str) -> None:
+    """Normal form keeps declared shapes of inner values aside; ONNX Runtime cannot run a Loop without them."""
+    text = f"""g (int64 n) => (int64[k] y) <bool t = {{1}}>
+    {{ y = Loop (n, t) <body = b (int64{shape} i, bool c) => (bool c2, int64{shape} o)
+                       {{ c2 = Identity (c)  o = Add (i, i) }}> }}"""
+    loaded = read_model(onnx.parser.parse_model(HEAD + text))
+    assert OrtExecutable(loaded)({"n": np.array(3)})["y"].reshape(-1).tolist() == [0, 2, 4]
 
 
 # ---- errors

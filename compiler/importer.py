@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from pfvm.errors import InvalidModelError, UnsupportedOpError
 from pfvm.passes import schema
 from pfvm.passes.effects import bodies
-from pfvm.passes.view import constant_tensor
+from pfvm.passes.view import constant_tensor, renamed
 
 from .signature import Interface
 
@@ -314,10 +314,9 @@ def _lift_constants(model: ir.Model) -> None:
                 type=ir.TensorType(tensor.dtype),
                 shape=ir.Shape(tensor.shape.numpy()),
                 doc_string=out.doc_string,
-                const_value=tensor,
+                const_value=renamed(tensor, out.name),
                 metadata_props={**node.metadata_props, **out.metadata_props},
             )
-            tensor.name = out.name
             graph.initializers.add(value)
             out.replace_all_uses_with(value)
             graph.remove(node)

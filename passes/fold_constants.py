@@ -16,7 +16,7 @@ from . import numpy_ops
 from .dims import Dims, same_dim, static_shape
 from .effects import Effect, bodies
 from .rewriter import Rewriter
-from .view import constant, constant_tensor
+from .view import constant, constant_tensor, renamed
 
 Evaluate = Callable[[ir.Model, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 """Runs a model without optimizations; handed in by the runtime, so that folding uses the engine that runs."""
@@ -286,7 +286,7 @@ def _evaluate(
         tensor = ir.tensor(known[value]) if value in known else constant_tensor(value)
         assert tensor is not None, f"{value.name} is not constant"
         copy = ir.Value(name=f"c{len(mapping)}", type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
-        copy.const_value = _named(tensor, copy.name)
+        copy.const_value = renamed(tensor, str(copy.name))
         mapping[value] = copy
         initializers.append(copy)
         return copy
@@ -313,8 +313,3 @@ def _evaluate(
     )
     results = evaluate(ir.Model(graph, ir_version=max(rw.model.ir_version, 8)), {})
     return {v: np.asarray(results[str(mapping[v].name)]) for v in wanted}
-
-
-def _named(tensor: ir.TensorProtocol, name: str | None) -> ir.TensorProtocol:
-    """A tensor of the same content under another name; renaming the original would rename the weight."""
-    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)

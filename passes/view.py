@@ -45,6 +45,16 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     return _constant_node_tensor(producer)
 
 
+def renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    """The same content under another name; renaming the tensor itself would rename it for every model that shares it."""
+    if tensor.name == name:
+        return tensor
+    shape = ir.Shape(tensor.shape.numpy())
+    if isinstance(tensor, ir.StringTensor):
+        return ir.StringTensor(tensor.string_data(), shape=shape, name=name)
+    return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=shape, name=name)
+
+
 def _constant_node_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     for name, attr in node.attributes.items():
         if attr.is_ref():

@@ -1,0 +1,149 @@
+"""Any ONNX file becomes one normal form, or a named error."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from pfvm.compiler.exporter import to_proto
+from pfvm.compiler.importer import read_model
+from pfvm.errors import InvalidModelError, UnsupportedOpError
+from support import assert_same_numbers, model, ops
+
+
+def test_every_source_gives_the_same_model(tmp_path) -> None:
+    proto = model("agraph (float[N,3] x) => (float[N,3] y) { y = Relu(x) }")
+    onnx.save(proto, tmp_path / "m.onnx")
+    sources = [proto, proto.SerializeToString(), tmp_path / "m.onnx", str(tmp_path / "m.onnx"), ir.from_proto(proto)]
+    assert len({to_proto(read_model(s)).SerializeToString(deterministic=True) for s in sources}) == 1
+
+
+def test_constants_become_initializers_and_stay_constants_in_functions() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+        agraph (float[3] x) => (float[3] y) {
+            a = Constant <value_float = 1.0> () b = Constant <value_ints = [1, 2]> ()
+            s = Constant <value_string = "q"> ()
+            c = Cast <to = 1> (b) d = ReduceSum <keepdims = 0> (c) e = Add(x, a) f = Add(e, d) y = my.F(f) }
+        <domain: "my", opset_import: ["" : 17]> F (a) => (b) { k = Constant <value_float = 1.0> () b = Add(a, k) }"""
+    read = read_model(model(text))
+    assert {name: v.const_value.numpy().tolist() for name, v in read.graph.initializers.items() if name != "s"} == {
+        "a": 1.0,
+        "b": [1, 2],
+    }
+    (function,) = read.functions.values()
+    assert [node.op_type for node in function] == ["Constant", "Add"]
+    assert_same_numbers(model(text), to_proto(read))
+
+
+def test_an_ir_3_file_keeps_its_form() -> None:
+    """There, initializers are inputs too, and stay so; new ones become both."""
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [3]) for n in "xy")
+    w = helper.make_tensor_value_info("w", TensorProto.FLOAT, [3])
+    weight = numpy_helper.from_array(np.ones(3, np.float32), "w")
+    nodes = [
+        helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(np.full(3, 2, np.float32), "k")),
+        helper.make_node("Mul", ["w", "k"], ["a"]),
+        helper.make_node("Add", ["x", "a"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [w, x], [y], [weight])
+    proto = helper.make_model(graph, ir_version=3, opset_imports=[helper.make_opsetid("", 8)])
+    from support import run_passes
+
+    compiled = run_passes(proto)
+    onnx.checker.check_model(compiled)
+    assert ops(compiled) == ["Add"] and compiled.ir_version == 3
+    (initializer,) = compiled.graph.initializer
+    assert [v.name for v in compiled.graph.input] == ["x", initializer.name]
+
+
+def test_declared_shapes_of_intermediate_values_are_not_believed() -> None:
+    proto = model("agraph (float[N,3] x) => (float[N,3] y) { a = Relu(x) y = Identity(a) }")
+    proto.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [7, 7]))
+    read = read_model(proto)
+    assert next(iter(read.graph)).outputs[0].shape is None
+    from support import run_passes
+
+    assert "7" not in str(run_passes(proto, "infer-shapes").graph.value_info)
+
+
+def test_negative_and_odd_dims_are_unknown_inside_and_kept_outside() -> None:
+    proto = model("agraph (float[N,3] x) => (float[N,3] y) { y = Relu(x) }")
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "?"
+    read = read_model(proto)
+    assert read.graph.inputs[0].shape[0].value is None
+    exported = to_proto(read)
+    assert exported.graph.input[0].type.tensor_type.shape.dim[0].dim_value == -1
+    assert exported.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "?"
+
+
+def test_a_body_that_hands_on_an_outer_value() -> None:
+    text = """agraph (bool c, float[3] x) => (float[3] y) {
+        a = Exp(x) k = Constant <value = float[3] {1, 2, 3}> ()
+        y = If (c) <then_branch = t () => (float[3] a) { }, else_branch = e () => (float[3] k) { }> }"""
+    read = read_model(model(text))
+    bodies = [attr.as_graph() for node in read.graph for attr in node.attributes.values() if node.op_type == "If"]
+    assert [[node.op_type for node in body] for body in bodies] == [["Identity"], ["Identity"]]
+
+
+def test_nodes_out_of_order_are_sorted_and_a_cycle_is_an_error() -> None:
+    proto = model("agraph (float[3] x) => (float[3] y) { a = Exp(x) y = Neg(a) }")
+    first, second = proto.graph.node
+    swapped = onnx.ModelProto.FromString(proto.SerializeToString())
+    del swapped.graph.node[:]
+    swapped.graph.node.extend([second, first])
+    assert [node.op_type for node in read_model(swapped).graph] == ["Exp", "Neg"]
+    proto.graph.node[0].input[0] = "y"
+    with pytest.raises(InvalidModelError, match="has a cycle"):
+        read_model(proto)
+
+
+def test_a_sparse_initializer_becomes_dense() -> None:
+    proto = model("agraph (float[2,3] x) => (float[2,3] y) { y = Add(x, s) }")
+    values = numpy_helper.from_array(np.array([5, 7], np.float32), "s")
+    indices = numpy_helper.from_array(np.array([1, 5], np.int64), "s_indices")
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2, 3]))
+    (initializer,) = to_proto(read_model(proto)).graph.initializer
+    assert numpy_helper.to_array(initializer).tolist() == [[0, 5, 0], [0, 0, 7]]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("agraph (float[3] x) => (float[3] y) { y = Relux(x) }", UnsupportedOpError, "no operator 'Relux' at opset 17"),
+        (
+            '<ir_version: 8, opset_import: ["" : 12]> agraph (float[3] x) => (float[3] y) { y = Gelu(x) }',
+            UnsupportedOpError,
+            "no operator 'Gelu' at opset 12",
+        ),
+        (
+            '<ir_version: 8, opset_import: ["" : 99]> agraph (float[3] x) => (float[3] y) { y = Relu(x) }',
+            UnsupportedOpError,
+            "imports opset 99 of ai.onnx; this onnx knows 1 to",
+        ),
+        ("agraph (float[3] x) => (float[3] y) { y = Add(x, z) }", InvalidModelError, "reads tensor 'z'"),
+        ("agraph (float[3] x) => (float[3] y) { a = Relu(x) }", InvalidModelError, "output 'y' .* computed by no node"),
+    ],
+)
+def test_an_invalid_graph_is_named(text: str, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        read_model(model(text))
+
+
+def test_training_info_is_refused() -> None:
+    proto = model("agraph (float[3] x) => (float[3] y) { y = Relu(x) }")
+    proto.training_info.add()
+    with pytest.raises(InvalidModelError, match="training_info"):
+        read_model(proto)
+
+
+def test_the_source_is_not_changed() -> None:
+    proto = model("agraph (float[3] x) => (float[3] y) { k = Constant <value_float = 1.0> () y = Add(x, k) }")
+    before = proto.SerializeToString(deterministic=True)
+    source = ir.from_proto(proto)
+    as_ir = ir.to_proto(source).SerializeToString(deterministic=True)
+    read_model(proto), read_model(source)
+    assert proto.SerializeToString(deterministic=True) == before
+    assert ir.to_proto(source).SerializeToString(deterministic=True) == as_ir

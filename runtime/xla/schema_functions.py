@@ -57,8 +57,9 @@ def _resolved(node: ir.Node, bound: Mapping[str, ir.Attr]) -> bytes:
     proto = ir.serde.serialize_node(node)
     kept = [a for a in proto.attribute if not a.ref_attr_name]
     for attribute in node.attributes.values():
-        if attribute.is_ref() and attribute.ref_attr_name in bound:
-            outer = ir.serde.serialize_attribute(bound[attribute.ref_attr_name])
+        referred = bound.get(attribute.ref_attr_name or "") if attribute.is_ref() else None
+        if referred is not None:
+            outer = ir.serde.serialize_attribute(referred)
             outer.name = attribute.name
             kept.append(outer)
     del proto.attribute[:]

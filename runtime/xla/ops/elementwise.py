@@ -59,8 +59,12 @@ def power(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
             result = functools.reduce(jnp.multiply, [a] * int(known.reshape(-1)[0]))
             return jnp.broadcast_to(result, jnp.broadcast_shapes(a.shape, b.shape))
         return jnp.power(a, b.astype(a.dtype))
-    wide = jnp.float64 if _is_float(b) else a.dtype
-    return jnp.power(a.astype(wide), b.astype(wide)).astype(a.dtype)
+    if not _is_float(b):
+        return jnp.power(a, b.astype(a.dtype))
+    exact = jnp.power(a.astype(jnp.float64), b.astype(jnp.float64))
+    nearest = jnp.round(exact)
+    # XLA's pow may miss a whole number by an ulp, which truncation would turn into an error of one.
+    return jnp.where(jnp.abs(exact - nearest) <= 1e-12 * jnp.abs(nearest), nearest, exact).astype(a.dtype)
 
 
 def _is_float(x: Any) -> bool:

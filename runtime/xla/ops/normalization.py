@@ -13,7 +13,8 @@ from pfvm.runtime.xla.registry import register
 
 
 def _per_channel(v: Any, rank: int) -> Any:
-    return v.reshape((1, -1) + (1,) * (rank - 2))
+    """One number per channel, on axis 1. A vector operand is one channel."""
+    return v.reshape((1, -1) + (1,) * (rank - 2)) if rank > 1 else v
 
 
 def batch_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
@@ -22,7 +23,7 @@ def batch_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any, bias: A
         raise ctx.unsupported("training mode")
     if ctx.opset < 9 and not ctx.attr("spatial", 1):
         raise ctx.unsupported("spatial=0")
-    rank = max(x.ndim, 2)
+    rank = x.ndim
     epsilon = np.asarray(ctx.attr("epsilon"), var.dtype)
     factor = scale / jnp.sqrt(var + epsilon)
     y = (x - _per_channel(mean, rank)) * _per_channel(factor, rank) + _per_channel(bias, rank)
@@ -74,6 +75,18 @@ def group_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any, bias: A
     return y.reshape(x.shape) * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)
 
 
+def mean_variance_normalization(ctx: Context, node: ir.Node, x: Any) -> Any:
+    """(x - mean) / (sqrt(E[x²] - mean²) + 1e-9), as the standard's function body has it.
+
+    Of the default axes (0, 2, 3), those that the operand lacks are skipped.
+    """
+    axes = tuple(a for a in ctx.attr("axes") or (0, 2, 3) if a < x.ndim)
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    mean = jnp.mean(wide, axes, keepdims=True)
+    deviation = jnp.sqrt(jnp.mean(wide * wide, axes, keepdims=True) - mean * mean)
+    return ((wide - mean) / (deviation + np.asarray(1e-9, wide.dtype))).astype(x.dtype)
+
+
 def local_response_normalization(ctx: Context, node: ir.Node, x: Any) -> Any:
     size = ctx.attr("size")
     left = (size - 1) // 2
@@ -104,5 +117,6 @@ register("InstanceNormalization")(instance_normalization)
 register("LayerNormalization")(layer_normalization)
 register("RMSNormalization", since=23)(rms_normalization)
 register("GroupNormalization", since=18)(group_normalization)
+register("MeanVarianceNormalization", since=9)(mean_variance_normalization)
 register("LRN")(local_response_normalization)
 register("LpNormalization")(lp_normalization)

@@ -17,7 +17,7 @@ def _axes(ctx: Context, x: Any, axes: Any) -> tuple[int, ...] | None:
     """Axes to reduce; None where the node asks for none (noop_with_empty_axes). Attribute or input, by opset."""
     given = ctx.int_param("axes", axes)
     if given:
-        return tuple(a + x.ndim if a < 0 else a for a in given)
+        return tuple(dict.fromkeys(a + x.ndim if a < 0 else a for a in given))
     return None if ctx.attr("noop_with_empty_axes", 0) else tuple(range(x.ndim))
 
 

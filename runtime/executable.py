@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
+from pfvm.compiler.signature import Interface
 from pfvm.errors import InputError
 
 Dims = tuple[int | str | None, ...]
@@ -63,11 +64,19 @@ class Executable(Protocol):
 
 
 def specs_of(model: ir.Model) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """The model's (required inputs, optional inputs, outputs)."""
-    graph = model.graph
-    required = tuple(spec_of(v) for v in graph.inputs if v.name not in graph.initializers)
-    optional = tuple(spec_of(v) for v in graph.inputs if v.name in graph.initializers)
-    return required, optional, tuple(spec_of(v) for v in graph.outputs)
+    """The model's (required inputs, optional inputs, outputs), with the types that its file declares.
+
+    A graph output may know more than that by now (a constant has a shape); the signature stays what it was.
+    """
+    graph, interface = model.graph, Interface.of(model)
+    declared = {v.name: ir.serde.deserialize_value_info_proto(v, None) for v in (*interface.inputs, *interface.outputs)}
+
+    def spec(value: ir.Value) -> TensorSpec:
+        return spec_of(declared.get(value.name or "", value))
+
+    required = tuple(spec(v) for v in graph.inputs if v.name not in graph.initializers)
+    optional = tuple(spec(v) for v in graph.inputs if v.name in graph.initializers)
+    return required, optional, tuple(spec(v) for v in graph.outputs)
 
 
 def spec_of(value: ir.Value) -> TensorSpec:

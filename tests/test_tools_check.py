@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pfvm
 import pytest
 from pfvm.errors import InputError, OptionError, UnsupportedOpError
 from pfvm.runtime.compare import Tolerance
@@ -70,6 +71,13 @@ def test_signature_differences_come_first() -> None:
     ]
     assert report.difference is None, "the common output is equal"
     assert not report.equal
+
+
+def test_a_folded_output_keeps_its_declared_shape() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2] x) => (float[?] y, float[2] z) <float[3] a = {1,2,3}>
+    { y = Identity (a)  z = Relu (x) }"""
+    assert check(proto(text), pfvm.optimize(proto(text))).signature == []
 
 
 def test_another_order_and_overridable_initializers_are_signature_differences() -> None:

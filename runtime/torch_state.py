@@ -96,6 +96,10 @@ def _current(name: str, state: ReachedTensor) -> torch.Tensor:
 def _mark(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Changes when the tensor is written to: its version, and a sample, as writes through .data do not count."""
     version = 0 if tensor.is_inference() else tensor._version
-    flat = tensor.detach().as_strided((tensor.numel(),), (1,)) if tensor.is_contiguous() else tensor.detach().flatten()
-    sample = flat[:: max(1, tensor.numel() // _SAMPLE)]
-    return version, tensor.data_ptr(), to_numpy(sample).tobytes()
+    plain = tensor.detach()
+    step = max(1, plain.numel() // _SAMPLE)
+    if plain.is_contiguous():
+        sample = plain.view(-1)[::step]
+    else:
+        sample = plain[torch.unravel_index(torch.arange(0, plain.numel(), step), plain.shape)]
+    return version, plain.data_ptr(), to_numpy(sample).tobytes()

@@ -44,7 +44,10 @@ def onnx_dtype(dtype: torch.dtype) -> ir.DataType:
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """The tensor's values; shares memory with a contiguous CPU tensor."""
-    tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    tensor = tensor.detach()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    tensor = tensor.cpu().contiguous()
     if tensor.dtype in _AS_BITS:
         bits, numpy_dtype = _AS_BITS[tensor.dtype]
         return tensor.view(bits).numpy().view(numpy_dtype)

@@ -54,7 +54,8 @@ def _name(emitter: Emitter, node: torch.fx.Node, result: Any, made: list[ir.Node
     """Results take the FX node's name, shape and dtype; several get the names of the schema's results added."""
     several = isinstance(result, (list, tuple))
     values = list(result) if several else [result]
-    seen = node.meta.get("val") if several else [node.meta.get("val")]
+    found: Any = node.meta.get("val")
+    seen = found if several else [found]
     for index, value in enumerate(values):
         if value is None or value.producer() not in made:
             continue  # a dead second result, or a view that is the operand itself

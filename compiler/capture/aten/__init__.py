@@ -1,13 +1,17 @@
 """ATen op → ONNX nodes: one small function per op, grouped by family, in one table."""
 
-from . import (
+# Importing a family registers its rules.
+from . import (  # noqa: F401
+    activation,
+    arithmetic,
+    cast,
     convolution,
     create,
     index,
     linalg,
+    logic,
     loss,
     normalize,
-    pointwise,
     pool,
     reduce,
     resize,
@@ -18,7 +22,3 @@ from . import (
 from .registry import TABLE
 
 __all__ = ["TABLE"]
-
-_FAMILIES = (
-    convolution, create, index, linalg, loss, normalize, pointwise, pool, reduce, resize, scatter, shape, symint,
-)  # fmt: skip

@@ -1,0 +1,67 @@
+"""Activations that ATen keeps whole."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import torch
+from pfvm.compiler.capture.emit import Arg, Emitter, val
+
+from .registry import rule
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+
+
+@rule(aten.gelu.default)
+def gelu(e: Emitter, node: Node, x: Arg, approximate: str = "none") -> ir.Value:
+    return e.op("Gelu", e.tensor(x), approximate=None if approximate == "none" else approximate)
+
+
+@rule(aten.silu.default)
+def silu(e: Emitter, node: Node, x: Arg) -> ir.Value:
+    return e.op("Mul", e.tensor(x), e.op("Sigmoid", e.tensor(x)))
+
+
+@rule(aten.hardsigmoid.default)
+def hardsigmoid(e: Emitter, node: Node, x: Arg) -> ir.Value:
+    return e.op("HardSigmoid", e.tensor(x), alpha=1 / 6, beta=0.5)
+
+
+@rule(aten.leaky_relu.default)
+def leaky_relu(e: Emitter, node: Node, x: Arg, slope: float = 0.01) -> ir.Value:
+    return e.op("LeakyRelu", e.tensor(x), alpha=float(slope))
+
+
+@rule(aten._prelu_kernel.default)
+def prelu(e: Emitter, node: Node, x: Arg, weight: Arg) -> ir.Value:
+    return e.op("PRelu", e.tensor(x), e.tensor(weight))
+
+
+@rule(aten.elu.default)
+def elu(e: Emitter, node: Node, x: Arg, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> ir.Value:
+    dtype = val(node).dtype
+    if input_scale != 1:  # celu: only the negative side is scaled, so write it out
+        value = e.tensor(x)
+        negative = e.op("Sub", e.op("Exp", e.op("Mul", value, e.scalar(input_scale, dtype))), e.scalar(1, dtype))
+        negative = e.op("Mul", negative, e.scalar(alpha * scale, dtype))
+        positive = value if scale == 1 else e.op("Mul", value, e.scalar(scale, dtype))
+        return e.op("Where", e.op("Greater", value, e.scalar(0, dtype)), positive, negative)
+    result = e.op("Elu", e.tensor(x), alpha=float(alpha))
+    return result if scale == 1 else e.op("Mul", result, e.scalar(scale, dtype))
+
+
+@rule(aten.softplus.default)
+def softplus(e: Emitter, node: Node, x: Arg, beta: float = 1, threshold: float = 20) -> ir.Value:
+    dtype = val(node).dtype
+    value = e.tensor(x)
+    scaled = value if beta == 1 else e.op("Mul", value, e.scalar(beta, dtype))
+    soft = e.op("Softplus", scaled)
+    soft = soft if beta == 1 else e.op("Div", soft, e.scalar(beta, dtype))
+    return e.op("Where", e.op("Greater", scaled, e.scalar(threshold, dtype)), value, soft)
+
+
+@rule(aten.threshold.default)
+def threshold(e: Emitter, node: Node, x: Arg, limit: Arg, value: Arg) -> ir.Value:
+    dtype = val(node).dtype
+    above = e.op("Greater", e.tensor(x), e.tensor(limit, dtype))
+    return e.op("Where", above, e.tensor(x), e.tensor(value, dtype))

@@ -187,7 +187,9 @@ def _target_shape(node: ir.Node, sizes: Sizes) -> Range:
 def _split_sizes(node: ir.Node, sizes: Sizes) -> Range | None:
     """Equal parts of the split dim, the remainder in the last."""
     total, parts = _dim(node.inputs[0], _axis(node, 0), sizes), len(node.outputs)
-    if total is None or node.op_type == "SplitToSequence":
+    if node.op_type == "SplitToSequence":  # as many parts as the operand has elements; a scalar is the size of each
+        parts = _dim(node.inputs[1], 0, sizes) or 0
+    if total is None or not parts:
         return Range(1, 2)
     return Range(0, total + 1, (*[total // parts] * (parts - 1), total - total // parts * (parts - 1)))
 

@@ -146,6 +146,23 @@ def test_tolerance_is_the_users() -> None:
     assert check(proto(base), proto(other), Settings(tolerance=Tolerance(rtol=0.1, atol=0.1))).equal
 
 
+def test_inputs_that_the_first_model_refuses_are_a_warning() -> None:
+    """All zeros make a Range of no elements, which ArgMax cannot take."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[4] x) => (int64 y) <int64 o = {0}, int64 d = {1}, float t = {9}>
+    { a = Mul (x, x)  b = ReduceMax <keepdims=0> (a)  c = Mul (b, t)  u = Ceil (c)  n = Cast <to=7> (u)
+      r = Range (o, n, d)  y = ArgMax <axis=0, keepdims=0> (r) }"""
+    report = check(proto(text), proto(text))
+    assert report.equal
+    assert report.cases == ["seed 0", "seed 1", "seed 2"]
+    assert any("all-zero inputs not tried" in warning for warning in report.warnings)
+    never = text.replace("ReduceMax <keepdims=0> (a)", "ReduceMin <keepdims=0> (z)").replace(
+        "{ a =", "{ z = Sub (x, x)  a ="
+    )
+    with pytest.raises(InputError, match="no made-up data fits"):
+        check(proto(never), proto(never))
+
+
 def test_models_without_inputs() -> None:
     text = """<ir_version: 10, opset_import: ["" : 21]> g () => (float[2] y) <float[2] w = {1,2}> { y = Neg (w) }"""
     report = check(proto(text), proto(text))

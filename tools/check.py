@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from .intermediates import common_intermediates, with_outputs
 from .npz import read_npz
 
 ORACLE = "oracle"
+Case = tuple[str, Mapping[str, Any], dict[str, Any]]  # what the inputs are, the inputs, the first model's outputs
 
 
 @dataclass
@@ -75,7 +76,7 @@ def check(a: Any, b: Any, settings: Settings | None = None) -> Report:
     if {s.name for s in run_a.inputs} != {s.name for s in run_b.inputs}:
         return report  # no inputs that fit both
     seen: dict[str, list[Any]] = {s.name: [] for s in run_a.outputs}
-    for case, feeds, reference in _cases(model_a, run_a, settings):
+    for case, feeds, reference in _cases(model_a, run_a, settings, report):
         report.cases.append(case)
         for name in seen:
             seen[name].append(reference[name])
@@ -145,19 +146,25 @@ def _engine(executable: Executable, device: str) -> str:
     return executable.engine if isinstance(executable, Oracle) else device
 
 
-def _cases(model: ir.Model, run: Executable, settings: Settings) -> Any:
-    """(description, feeds, outputs of the first model) for each set of inputs."""
+def _cases(model: ir.Model, run: Executable, settings: Settings, report: Report) -> Iterator[Case]:
+    """Each set of inputs, with the first model's outputs. What the first model refuses is a warning, if not all are."""
     if settings.feeds is not None:
         yield "the given inputs", settings.feeds, run(settings.feeds)
         return
-    fills: list[tuple[int, Fill]] = [*((seed, "random") for seed in settings.seeds)]
-    if specs_of(model)[0]:
-        fills.append((0, "zero"))
-    else:
-        fills = fills[:1]  # nothing to vary
+    fills: list[tuple[int, Fill]] = [(seed, "random") for seed in settings.seeds]
+    fills = [*fills, (0, "zero")] if specs_of(model)[0] else fills[:1]  # without inputs there is nothing to vary
+    refused: InputError | None = None
     for seed, fill in fills:
-        feeds, outputs = workable(model, run, seed, settings.shapes, fill)
-        yield (f"seed {seed}" if fill == "random" else "all-zero inputs"), feeds, outputs
+        case = f"seed {seed}" if fill == "random" else "all-zero inputs"
+        try:
+            feeds, outputs = workable(model, run, seed, settings.shapes, fill)
+        except InputError as error:
+            refused = refused or error
+            report.warnings.append(f"{case} not tried: {error}")
+            continue
+        yield case, feeds, outputs
+    if refused is not None and not report.cases:
+        raise refused
 
 
 def _compare_outputs(

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from pfvm.errors import InputError, UnsupportedOpError
 
 from .executable import check_feeds, specs_of
 from .ort import OrtExecutable
+from .ort_model import serialize
 
 ORT = "onnxruntime with optimizations disabled"
 REFERENCE = "onnx.reference"
@@ -62,7 +64,7 @@ class _Reference:
 
         self._names = [v.name or "" for v in model.graph.outputs]
         try:
-            self._evaluator = ReferenceEvaluator(ir.to_proto(model))
+            self._evaluator = ReferenceEvaluator(onnx.ModelProto.FromString(serialize(model, {})))
         except Exception as error:  # it raises whatever its parts do; the first engine's reason is the clear one
             raise UnsupportedOpError(f"{unsupported}; onnx.reference: {_line(error)}") from error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -31,6 +33,16 @@ def test_double_conv_falls_to_the_reference_in_float64() -> None:
     assert result.engine == REFERENCE
     assert result.outputs["y"].dtype == np.float64
     np.testing.assert_allclose(result.outputs["y"].reshape(-1), np.array([8, 12, 20, 24]) / 3, rtol=1e-15)
+
+
+def test_the_reference_reads_external_weights(tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 21]> g (double[1,1,3,3] x) => (double[1,1,2,2] y) { y = Conv (x, w) }'
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((1, 1, 2, 2)), "w"))
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    result = oracle(ir.load(tmp_path / "m.onnx"), {"x": np.ones((1, 1, 3, 3))})
+    assert result.engine == REFERENCE
+    assert result.outputs["y"].reshape(-1).tolist() == [4, 4, 4, 4]
 
 
 def test_neither_engine_knows_the_op() -> None:

@@ -9,6 +9,9 @@ from pfvm.runtime.device import Device, devices, parse_device
 
 from .console import err, out, table
 
+# What ONNX Runtime's own layout optimizer writes; no file holds them.
+_INTERNAL_DOMAINS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
+
 
 def print_passes() -> None:
     """Each pass with the levels that run it, its options with defaults, and what it does."""
@@ -62,6 +65,6 @@ def _ort_ops() -> dict[tuple[str, str], tuple[int, ...]]:
 
     found: dict[tuple[str, str], set[int]] = {}
     for kernel in get_all_opkernel_def():
-        if kernel.provider == "CPUExecutionProvider":
+        if kernel.provider == "CPUExecutionProvider" and kernel.domain not in _INTERNAL_DOMAINS:
             found.setdefault((kernel.domain, kernel.op_name), set()).add(kernel.version_range[0])
     return {key: tuple(sorted(found[key])) for key in sorted(found)}

@@ -301,7 +301,20 @@ QUANTIZED = [
          ints(np.uint8, 3, 2, 2, 2, low=0), SCALE[1], ZERO[1], SCALE[2], ZERO[2]),
 ]  # fmt: skip
 
+GRID = RNG.uniform(-1.3, 1.3, (2, 3, 5, 2)).astype(np.float32)
+SAMPLED = [
+    *(case("GridSample", IMAGE, GRID, opset=16, mode=m, padding_mode=p, align_corners=a)
+      for m in ("bilinear", "nearest", "bicubic") for p in ("zeros", "border", "reflection") for a in (0, 1)),
+    case("Col2Im", f32(1, 8, 12), i64(4, 5), i64(2, 2), opset=18),
+    case("DFT", f32(2, 8, 1), opset=17, onesided=1),
+    case("DFT", f32(2, 8, 2), i64(5).reshape(()), opset=17, inverse=1),
+    case("STFT", f32(1, 32, 1), i64(8).reshape(()), None, i64(16).reshape(()), opset=17),
+    case("MelWeightMatrix", i64(8).reshape(()), i64(64).reshape(()), i64(8000).reshape(()), np.float32(0),
+         np.float32(4000), opset=17),
+]  # fmt: skip
+
 ALL = [
+    *SAMPLED,
     *ELEMENTWISE, *ACTIVATIONS, *CASTS, *SHAPES, *PRODUCTS, *REDUCTIONS, *CONVOLUTIONS, *NORMALIZATIONS, *INDEXING,
     *RESIZES, *QUANTIZED,
 ]  # fmt: skip

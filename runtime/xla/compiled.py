@@ -137,8 +137,8 @@ class SegmentRunner:
             if array is None or not _may_specialise(array):
                 what = "an inner value" if array is None else f"{array.dtype.name}{list(array.shape)}"
                 raise UnsupportedOpError(
-                    f"{describe(request.node)} needs the value of {request.value.name!r} to know its output shape, but "
-                    f"that depends on the data of {value.name!r} ({what}), which is known only at run time; "
+                    f"{describe(request.node)} needs the value of {request.value.name!r} when the model is compiled, "
+                    f"but that depends on the data of {value.name!r} ({what}), which is known only at run time; "
                     f"{self._device_name} cannot run this, pfvm:cpu can"
                 )
         if not self._specialization.add(needed):

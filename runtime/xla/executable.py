@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import InputError, NotBuiltError
+from pfvm.errors import NotBuiltError
 from pfvm.runtime.executable import check_feeds, specs_of
 
 from .compiled import SegmentRunner
@@ -32,11 +32,13 @@ class XlaExecutable:
             raise NotBuiltError(f"device xla:{platform} is not built yet; use xla:cpu")
         device_name = f"xla:{platform}"
         check_supported(model, device_name)
-        self.inputs, self.optional_inputs, self.outputs = specs_of(model)
+        self._weights = Weights(model)
+        self.inputs, optional, self.outputs = specs_of(model)
+        overridable = {v.name for v in self._weights.state}
+        self.optional_inputs = tuple(spec for spec in optional if spec.name in overridable)
         self._device = jax.devices(platform)[0]
         self._graph_inputs = {v.name: v for v in model.graph.inputs}
         self._graph_outputs = tuple(model.graph.outputs)
-        self._weights = Weights(model)
         schema_functions = SchemaFunctions()
 
         def interpreter(arguments: Mapping[ir.Value, Any], forced: set[ir.Value]) -> Interpreter:
@@ -44,7 +46,7 @@ class XlaExecutable:
 
         self._runners = [
             SegmentRunner(segment, model, self._weights, interpreter, self._device, device_name, max_compilations)
-            for segment in cut(model.graph)
+            for segment in cut(model.graph, self._weights)
         ]
         with jax.enable_x64(True):
             for value in self._weights.arguments():
@@ -66,11 +68,4 @@ class XlaExecutable:
             for runner in self._runners:
                 env.update(runner(env))
             # A copy: XLA may return an input's own buffer, and its arrays are read-only.
-            return {value.name or "": np.array(self._result(value, env)) for value in self._graph_outputs}
-
-    def _result(self, value: ir.Value, env: Mapping[ir.Value, Any]) -> Any:
-        if value in env:
-            return env[value]
-        if value in self._weights:
-            return self._weights.stored(value)
-        raise InputError(f"output {value.name!r} is never computed")
+            return {value.name or "": np.array(env[value]) for value in self._graph_outputs}

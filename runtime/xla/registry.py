@@ -18,6 +18,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+from .schema_functions import schema_function_ops
+
 Place = Literal["device", "host", "control", "shape"]
 
 
@@ -54,9 +56,15 @@ def lookup(domain: str, op_type: str, opset: int) -> Rule | None:
 
 
 def supported_ops() -> dict[tuple[str, str], tuple[int, ...]]:
-    """(domain, operator) → the opset versions at which a rule of its own starts. Domain "" is ai.onnx."""
+    """(domain, operator) → the opset versions from which on it is lowered; domain "" is ai.onnx.
+
+    Operators without a rule are there where the ONNX schema defines them by others that have one.
+    """
     load_rules()
-    return {key: tuple(rule.since for rule in rules) for key, rules in sorted(_RULES.items()) if rules}
+    versions = {key: tuple(rule.since for rule in rules) for key, rules in _RULES.items() if rules}
+    for key, since in schema_function_ops().items():
+        versions.setdefault(key, tuple(sorted(since)))
+    return dict(sorted(versions.items()))
 
 
 def load_rules() -> None:

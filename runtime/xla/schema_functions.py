@@ -9,6 +9,9 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+# Their bodies need what the rules do not have yet: sequences, random numbers, Scan.
+_BODIES_WITHOUT_RULES = {"SequenceMap", "Bernoulli", "LinearAttention"}
+
 
 class SchemaFunctions:
     """Builds and keeps the function body that the operator schema gives for a node and its operand types."""
@@ -36,7 +39,21 @@ class SchemaFunctions:
 def has_schema_function(domain: str, op_type: str, opset: int) -> bool:
     """Does the operator schema at `opset` define the operator by other operators?"""
     schema = _schema(domain, op_type, opset)
-    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+    return schema is not None and _has_function(schema)
+
+
+def schema_function_ops() -> dict[tuple[str, str], list[int]]:
+    """(domain, operator) → the opset versions whose schema defines the operator by operators that have rules."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "" and _has_function(schema):
+            found.setdefault((schema.domain, schema.name), []).append(schema.since_version)
+    return found
+
+
+def _has_function(schema: Any) -> bool:
+    has_body = schema.has_function or schema.has_context_dependent_function
+    return has_body and schema.name not in _BODIES_WITHOUT_RULES
 
 
 def _schema(domain: str, op_type: str, opset: int) -> Any:
@@ -69,19 +86,14 @@ def _resolved(node: ir.Node, bound: Mapping[str, ir.Attr]) -> bytes:
 
 def _build(node: ir.Node, call: bytes, opset: int, types: list[bytes]) -> ir.Function | None:
     schema = _schema(node.domain, node.op_type, opset)
-    if schema is None:
+    if schema is None or not _has_function(schema):
         return None
     proto = onnx.FunctionProto()
     if schema.has_function:
         versions = [v for v in schema.function_opset_versions if v <= opset] or schema.function_opset_versions
         proto.ParseFromString(schema.get_function_with_opset_version(max(versions)))
-    elif schema.has_context_dependent_function:
-        body = _context_dependent(schema, call, opset, types)
-        if not body:
-            return None
-        proto.ParseFromString(body)
     else:
-        return None
+        proto.ParseFromString(_context_dependent(schema, call, opset, types))
     _fill_outputs(proto)
     defaults = [a.default_value for a in schema.attributes.values() if a.default_value.type != 0]
     declared = {a.name for a in proto.attribute_proto}

@@ -7,6 +7,8 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from .weights import Weights
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Segment:
@@ -22,7 +24,7 @@ class Segment:
     kind: Literal["device"] = "device"
 
 
-def cut(graph: ir.Graph) -> list[Segment]:
+def cut(graph: ir.Graph, weights: Weights) -> list[Segment]:
     """The graph as segments, in execution order. Everything that the rules cover fits into one."""
-    inputs = tuple(graph.inputs)
+    inputs = tuple(v for v in graph.inputs if v not in weights or v in weights.state)
     return [Segment(tuple(graph), inputs, tuple(dict.fromkeys(graph.outputs)))]

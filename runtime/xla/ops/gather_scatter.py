@@ -1,4 +1,7 @@
-"""Reading and writing by index. Negative indices count from the end."""
+"""Reading and writing by index. Negative indices count from the end.
+
+An XLA program cannot raise: an index out of range reads the nearest element and writes nothing.
+"""
 
 from __future__ import annotations
 

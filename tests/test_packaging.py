@@ -78,7 +78,8 @@ def test_a_missing_extra_is_one_line_with_the_command(blocked: str, code: str, m
     program = f"""
 import sys; sys.modules[{blocked!r}] = None
 import onnx, pfvm
-model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) {{ y = Relu(x) }}')
+header = '<ir_version: 8, opset_import: ["" : 17]>'
+model = onnx.parser.parse_model(header + 'g (float[2] x) => (float[2] y) {{ y = Relu(x) }}')
 assert len(pfvm.optimize(model).graph.node) == 1
 try: {code}
 except pfvm.PfvmError as error: print(error)

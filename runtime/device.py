@@ -109,6 +109,21 @@ def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **option
     return OrtExecutable(model, **options)
 
 
+def device_ops(device: Device) -> dict[tuple[str, str], tuple[int, ...]]:
+    """(domain, operator) → the opset versions from which the device has a kernel or a lowering of its own.
+
+    Domain "" is ai.onnx. Raises NotBuiltError and MissingExtraError.
+    """
+    device.require()
+    if device.backend == "xla":
+        from .xla.registry import supported_ops as xla_ops
+
+        return xla_ops()
+    from .ort import supported_ops as ort_ops
+
+    return ort_ops()
+
+
 def _refuse_unknown(device: Device, options: dict[str, Any], known: tuple[str, ...]) -> None:
     """None means "not given", so that the command line can pass all its flags."""
     for name in [n for n, value in options.items() if value is None]:

@@ -26,6 +26,9 @@ DISABLED_OPTIMIZERS = (
 # QDQ groups become integer kernels: results move by a quantization step. Off unless asked for.
 _INTEGER_KERNELS = "QDQSelectorActionTransformer"
 
+# What ONNX Runtime's own layout optimizer writes; no file holds them.
+_INTERNAL_DOMAINS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
+
 SESSION_CONFIG = {
     # With integer kernels, DequantizeLinear → MatMul becomes MatMulNBits, whose default level 4 rounds the activations
     # to int8, which the model never said. 1 = float32.
@@ -99,6 +102,17 @@ class OrtExecutable:
 def evaluate(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Runs the graph once exactly as written, on one thread: for constant folding and as the oracle."""
     return OrtExecutable(model, threads=1, optimize=False)(feeds)
+
+
+def supported_ops() -> dict[tuple[str, str], tuple[int, ...]]:
+    """(domain, operator) → the opset versions at which a CPU kernel of its own starts. Domain "" is ai.onnx."""
+    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
+
+    found: dict[tuple[str, str], set[int]] = {}
+    for kernel in get_all_opkernel_def():
+        if kernel.provider == "CPUExecutionProvider" and kernel.domain not in _INTERNAL_DOMAINS:
+            found.setdefault((kernel.domain, kernel.op_name), set()).add(kernel.version_range[0])
+    return {key: tuple(sorted(found[key])) for key in sorted(found)}
 
 
 def session_options(

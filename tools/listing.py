@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from pfvm.errors import NotBuiltError
-from pfvm.runtime.device import Device, devices, parse_device
+from pfvm.runtime.device import device_ops, devices, parse_device
 
 from .console import err, out, table
-
-# What ONNX Runtime's own layout optimizer writes; no file holds them.
-_INTERNAL_DOMAINS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
 
 
 def print_passes() -> None:
@@ -46,25 +42,3 @@ def print_ops(device_name: str) -> None:
         rows.add_row(f"{domain}::{op_type}" if domain else op_type, ", ".join(map(str, versions)))
     out().print(rows)
     err().print(f"{len(ops)} operators on {device_name}")
-
-
-def device_ops(device: Device) -> dict[tuple[str, str], tuple[int, ...]]:
-    """(domain, operator) → opset versions at which a new kernel starts. Raises what `device.require` raises."""
-    device.require()
-    if device.backend == "xla":
-        from pfvm.runtime.xla.registry import supported_ops
-
-        return supported_ops()
-    if device.backend == "pfvm":
-        return _ort_ops()
-    raise NotBuiltError(f"device {device.name} has no table of operators yet")
-
-
-def _ort_ops() -> dict[tuple[str, str], tuple[int, ...]]:
-    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
-
-    found: dict[tuple[str, str], set[int]] = {}
-    for kernel in get_all_opkernel_def():
-        if kernel.provider == "CPUExecutionProvider" and kernel.domain not in _INTERNAL_DOMAINS:
-            found.setdefault((kernel.domain, kernel.op_name), set()).add(kernel.version_range[0])
-    return {key: tuple(sorted(found[key])) for key in sorted(found)}

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 from pfvm.compiler.exporter import to_proto
 from pfvm.compiler.importer import Source, read_model
-from pfvm.compiler.options import Options
+from pfvm.compiler.options import parse
 from pfvm.errors import PfvmError
 from pfvm.runtime.api import compile_source
 
@@ -24,7 +24,7 @@ def compiled_bytes(source: Source) -> bytes:
     """The compiled model as the bytes of a file that holds its own weights."""
     model = read_model(source)
     ir.external_data.load_to_model(model)
-    return to_proto(compile_source(model, Options()).model).SerializeToString(deterministic=True)
+    return to_proto(compile_source(model, parse()).model).SerializeToString(deterministic=True)
 
 
 def verdict(path: pathlib.Path) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from pfvm.compiler.capture.dtypes import to_numpy, to_torch
+from pfvm.compiler.capture.fake_swap import SWAP_LOCK
 from pfvm.compiler.capture.reach import ReachedTensor
 from pfvm.errors import InputError
 
@@ -38,7 +39,8 @@ class TorchState:
     def __init__(self, states: Mapping[str, ReachedTensor], frozen: bool) -> None:
         self._states = dict(states)
         self._frozen = frozen
-        self._marks = {name: _mark(s.tensor) for name, s in states.items()} if frozen else {}
+        with SWAP_LOCK:
+            self._marks = {name: _mark(s.tensor) for name, s in states.items()} if frozen else {}
         self._copies: dict[str, tuple[Any, np.ndarray[Any, Any]]] = {}
 
     def feeds(self) -> dict[str, np.ndarray[Any, Any]]:
@@ -50,20 +52,25 @@ class TorchState:
         if self._frozen:
             self.check_unchanged()
             return {}
-        return {name: self._value(name, state) for name, state in self._states.items()}
+        with SWAP_LOCK:
+            return {name: self._value(name, state) for name, state in self._states.items()}
 
     def check_unchanged(self) -> None:
         """Raises StaleWeightError when a frozen weight was replaced or written to since the compile."""
-        for name, state in self._states.items():
-            current = _current(name, state)
-            if current is not state.tensor or _mark(current) != self._marks[name]:
-                raise StaleWeightError(
-                    f"weight {state.name!r} changed after it was compiled in as a constant; compile again, or compile "
-                    "with freeze=False to use the current weights at every call"
-                )
+        with SWAP_LOCK:
+            changed = next((s for name, s in self._states.items() if self._has_changed(name, s)), None)
+        if changed is not None:
+            raise StaleWeightError(
+                f"weight {changed.name!r} changed after it was compiled in as a constant; compile again, or with "
+                "freeze=False to use the current weights at every call"
+            )
+
+    def _has_changed(self, name: str, state: ReachedTensor) -> bool:
+        current = _current(state)
+        return current is not state.tensor or _mark(current) != self._marks[name]
 
     def _value(self, name: str, state: ReachedTensor) -> np.ndarray[Any, Any]:
-        tensor = _current(name, state)
+        tensor = _current(state)
         if tensor.shape != state.tensor.shape or tensor.dtype != state.tensor.dtype:
             raise StaleWeightError(
                 f"weight {state.name!r} is now {tensor.dtype} {list(tensor.shape)}; "
@@ -78,7 +85,7 @@ class TorchState:
         return known[1]
 
 
-def _current(name: str, state: ReachedTensor) -> torch.Tensor:
+def _current(state: ReachedTensor) -> torch.Tensor:
     """The tensor that hangs in the state's place now; the captured one where only the trace knew it."""
     if state.place is None:
         return state.tensor

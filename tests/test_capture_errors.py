@@ -193,6 +193,44 @@ def test_not_a_function() -> None:
         capture(3, X)  # type: ignore[arg-type]
 
 
+def test_weights_without_values_or_shape() -> None:
+    with pytest.raises(CaptureError, match=r"'weight' of a lazy module has no shape"):
+        capture(nn.LazyLinear(3), X)
+    with pytest.raises(CaptureError, match="meta"):
+        capture(nn.Linear(3, 2, device="meta"), X)
+    sparse = torch.eye(3).to_sparse()
+    with pytest.raises(CaptureError, match=r"sparse_coo tensor has no ONNX form; use its to_dense"):
+        capture(lambda x: sparse @ x.T, X)
+
+
+def test_an_object_that_may_hide_tensors() -> None:
+    class Box:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+    with pytest.raises(CaptureError, match=r"'output' is a .*Box, which may hide tensors"):
+        capture(Box, X)
+    with pytest.raises(CaptureError, match=r"'b' is a .*Box"):
+        capture(lambda b: b.value + 1, Box(X))
+
+
+def test_a_tensor_kept_from_the_first_call() -> None:
+    class Caching(nn.Module):
+        table = None
+
+        def forward(self, x: Any) -> Any:
+            if self.table is None:
+                self.table = torch.ones(3) * 2
+            return x * self.table
+
+    model = Caching()
+    with pytest.raises(CaptureError, match="call it once before"):
+        capture(model, X)
+    assert model.table is None
+    model(X)
+    assert [n.op_type for n in capture(model, X).model.graph] == ["Mul"]
+
+
 def test_torchscript_module() -> None:
     with pytest.raises(CaptureError, match="TorchScript"):
         capture(torch.jit.script(nn.ReLU()), X)

@@ -229,6 +229,12 @@ def test_sizes_are_computed_in_the_graph() -> None:
     assert exported.size_outputs == {"4"}
 
 
+def test_what_wraps_a_module_is_looked_through() -> None:
+    module = nn.Linear(3, 2)
+    for fn in (torch.compile(module), nn.DataParallel(module), torch.compile(lambda x: module(x))):
+        assert op_types(capture(fn, torch.ones(1, 3)).model) == ["Transpose", "Gemm"]
+
+
 def test_importing_pfvm_does_not_import_torch() -> None:
     import subprocess
 

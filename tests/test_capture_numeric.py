@@ -33,8 +33,7 @@ def check(fn: Callable[..., Any], args: tuple[Any, ...], tolerance: float = 2e-5
     exported = capture(fn, args)
     feeds = {n: to_numpy(v) for n, v in exported.inputs.unpack(args).items()}
     results = evaluate(exported.model, feeds)
-    with torch.no_grad():
-        expected = exported.outputs.unpack(fn(*args))
+    expected = exported.outputs.unpack(fn(*args))
     for name, want in expected.items():
         reference = to_numpy(want)
         assert results[name].dtype == reference.dtype, name
@@ -328,6 +327,10 @@ FUNCTIONS: dict[str, Case] = {
     "interpolate_bicubic": (lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), (IMG,)),
     "grid_sample": (lambda x, g: F.grid_sample(x, g, align_corners=False), (IMG, randn(2, 4, 4, 2).tanh())),
     "instance_norm": (lambda x: F.instance_norm(x), (IMG,)),
+    "input_gradient": (
+        lambda x: torch.autograd.grad((x**3).sum(), x)[0],
+        (X.clone().requires_grad_(),),
+    ),
     # updates of locals
     "inplace_add": (lambda x: (lambda y: y.add_(1).mul_(y))(x.clone()), (X,)),
     "dtype_mix": (lambda x: (x.double() + x, x.half() * 2, (x > 0).float() * x), (X,)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import pathlib
 from typing import Any
@@ -120,6 +121,22 @@ def test_weights_are_not_copied_for_a_call() -> None:
     model = nn.Linear(3, 2)
     state = TorchState(capture(lambda x: model(x), X).states, frozen=False)
     assert np.shares_memory(state.feeds()["model.weight"], model.weight.detach().numpy())
+
+
+def test_compile_and_call_from_several_threads() -> None:
+    model = nn.Linear(3, 2)
+    expected, wrong = model(X).detach(), []
+
+    def work() -> None:
+        for _ in range(3):
+            result = pfvm.compile(lambda x: model(x), X)(X)
+            if not torch.allclose(result, expected, atol=1e-5):
+                wrong.append(result)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work) for _ in range(4)]:
+            done.result()
+    assert not wrong
 
 
 def test_frozen_weights_are_folded() -> None:

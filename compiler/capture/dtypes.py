@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import torch
+from pfvm.errors import CaptureError
 
 _ONNX = {
     torch.float32: ir.DataType.FLOAT,
@@ -38,7 +39,9 @@ _FROM_BITS = {np.dtype(numpy): (bits, dtype) for dtype, (bits, numpy) in _AS_BIT
 
 
 def onnx_dtype(dtype: torch.dtype) -> ir.DataType:
-    """The ONNX element type. Raises KeyError for quantized and other types that ONNX does not have."""
+    """The ONNX element type. Raises CaptureError for quantized and other types that ONNX does not have."""
+    if dtype not in _ONNX:
+        raise CaptureError(f"{dtype} tensors have no ONNX form; convert them to another dtype first")
     return _ONNX[dtype]
 
 

@@ -105,6 +105,8 @@ class Emitter:
 
     def torch_constant(self, tensor: torch.Tensor, label: str) -> ir.Value:
         """An initializer with a copy of the tensor's values."""
+        if tensor.layout is not torch.strided:
+            raise CaptureError(f"{self._origin.source}: a {tensor.layout} tensor has no ONNX form; use its to_dense()")
         return self.constant(to_numpy(tensor).copy(), label)
 
     # Arguments

@@ -15,8 +15,9 @@ from pfvm.compiler.importer import read_model
 from pfvm.compiler.signature import StateEntry, write_manifest
 from pfvm.errors import CaptureError
 
-from .dtypes import onnx_dtype, to_numpy
+from .dtypes import onnx_dtype, to_numpy, to_torch
 from .emit import Emitter
+from .fake_swap import SWAP_LOCK
 from .names import Names
 from .reach import ReachedTensor, walk
 from .structure import Structure, argument_names, arguments, describe
@@ -78,17 +79,20 @@ def capture(
     """As `export`, keeping what a caller needs to feed the model."""
     if not callable(fn):
         raise CaptureError(f"{fn!r} is not a function or nn.Module")
+    fn = getattr(fn, "_orig_mod", fn)  # what torch.compile wraps
     frozen = isinstance(fn, torch.nn.Module) if freeze is None else freeze
     args = arguments(sample)
     arg_names = argument_names(fn, len(args), sample)
-    inputs, samples = describe(args, lambda v: isinstance(v, torch.Tensor), "input", arg_names)
+    inputs, given = describe(args, lambda v: isinstance(v, (torch.Tensor, np.ndarray)), "input", arg_names)
+    samples = [to_torch(v) if isinstance(v, np.ndarray) else v for v in given]
     axes = {name: dict(dims) for name, dims in (dynamic or {}).items()}
     for name in axes:
         if name not in inputs.tensor_names:
             raise CaptureError(f"dynamic: there is no input {name!r}; the inputs are {', '.join(inputs.tensor_names)}")
-    traced = trace(fn, inputs, samples, walk(fn), axes)
-    builder = _Builder(traced, inputs, frozen, getattr(fn, "__name__", type(fn).__name__))
-    model = builder.build()
+    with SWAP_LOCK:
+        traced = trace(fn, inputs, samples, walk(fn), axes)
+        builder = _Builder(traced, inputs, frozen, getattr(fn, "__name__", type(fn).__name__))
+        model = builder.build()
     return Exported(
         model, inputs, builder.outputs, builder.states, frozen, tuple(arg_names), frozenset(builder.size_outputs)
     )
@@ -137,6 +141,8 @@ class _Builder:
         return value
 
     def _weight(self, node: torch.fx.Node, state: ReachedTensor) -> ir.Value:
+        if state.tensor.device.type == "meta":
+            raise CaptureError(f"weight {state.name!r} is on the meta device and has no values; load it first")
         name = self._names.take(state.name)
         array = np.array(to_numpy(state.tensor))  # a copy: the file keeps today's values
         value = ir.Value(

@@ -8,11 +8,15 @@ references (nn.RNN keeps some); those follow the Python object, which is right h
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+SWAP_LOCK = threading.RLock()
+"""Held from the swap until weights are read: another thread must not see a fake."""
 
 
 @contextlib.contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
+from .dtypes import to_numpy
 from .source import origin_of_node
 
 
@@ -27,7 +29,14 @@ def _text(graph: torch.fx.GraphModule, node: torch.fx.Node, index: dict[Any, int
     args = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: f"%{index[n]}")
     target: Any = node.target if node.op == "call_function" else ""
     if node.op == "get_attr":
-        target = getattr(graph, str(node.target))
-        if isinstance(target, torch.Tensor):
-            target = (tuple(target.shape), target.dtype, target.detach().reshape(-1).tolist())
+        target = _constant(getattr(graph, str(node.target)))
     return f"{node.op} {target} {args}"
+
+
+def _constant(value: Any) -> Any:
+    """What a tensor holds; its identity where that cannot be read: a fake that the first trace left behind, sparse."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, FakeTensor) or value.layout is not torch.strided or value.is_quantized:
+        return id(value)
+    return tuple(value.shape), value.dtype, hash(to_numpy(value).tobytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,6 +67,12 @@ def describe(
         if is_tensor(leaf):
             names.append(".".join(p for p in parts if p) or root)
             tensors.append(leaf)
+        elif not _is_plain(leaf):
+            where = ".".join(p for p in parts if p) or root
+            raise CaptureError(
+                f"{where!r} is a {type(leaf).__module__}.{type(leaf).__qualname__}, which may hide tensors; "
+                "pass and return tensors, numbers, strings and None in dicts, lists and tuples"
+            )
         else:
             names.append(None)
     constants = tuple(leaf if name is None else None for name, (_, leaf) in zip(names, with_path))
@@ -74,6 +81,12 @@ def describe(
         twice = next(n for n in given if given.count(n) > 1)
         raise CaptureError(f"two tensors are both named {twice!r} by their paths; rename a dictionary key")
     return Structure(spec, tuple(names), constants), tensors
+
+
+def _is_plain(leaf: Any) -> bool:
+    return leaf is None or isinstance(
+        leaf, (bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device)
+    )
 
 
 def _key(entry: Any) -> str:

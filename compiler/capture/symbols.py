@@ -33,13 +33,14 @@ class Symbols:
         """A fake of the sample. Call it within the fake mode. Dynamic inputs are taken as contiguous."""
         dims = self._dynamic.get(name, {})
         if not dims:
-            return torch.empty_strided(sample.size(), sample.stride(), dtype=sample.dtype, device=sample.device)
+            fake = torch.empty_strided(sample.size(), sample.stride(), dtype=sample.dtype, device=sample.device)
+            return fake.requires_grad_(sample.requires_grad)
         shape: list[Any] = list(sample.shape)
         for axis, symbol in dims.items():
             if not -len(shape) <= axis < len(shape):
                 raise CaptureError(f"dynamic: input {name!r} has {len(shape)} dimensions, there is no dimension {axis}")
             shape[axis] = self._symbol(name, axis, symbol, shape[axis])
-        return torch.empty(shape, dtype=sample.dtype, device=sample.device)
+        return torch.empty(shape, dtype=sample.dtype, device=sample.device, requires_grad=sample.requires_grad)
 
     def _symbol(self, name: str, axis: int, symbol: str, size: int) -> torch.SymInt:
         if symbol not in self._by_name:

@@ -22,6 +22,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
 )
@@ -79,16 +80,17 @@ def trace(
 
     Raises CaptureError.
     """
-    states = [t for t in reach.tensors if t.tensor.layout is torch.strided]
+    states = [t for t in reach.tensors if _can_be_state(t)]
     for _ in range(_ATTEMPTS):
         runs = [_Run(function, inputs, reach, dynamic) for _ in range(2)]
         with _untouched(reach), _tracing_settings():
             runs[0].trace(samples, states)
             _again(runs[1], samples, states)
-        extra = _seen_by_trace(runs)
+        found = [ReachedTensor(f"tensor_{len(states) + i}", t, None) for i, t in enumerate(_seen_by_trace(runs))]
+        extra = [t for t in found if _can_be_state(t)]
         if not extra:
             break
-        states = states + [ReachedTensor(f"tensor_{len(states) + i}", t, None) for i, t in enumerate(extra)]
+        states = states + extra
     else:
         raise CaptureError(f"{line_of_function(function)}: every call reaches other tensors; return those it makes")
     first, second = runs
@@ -98,6 +100,14 @@ def trace(
     names = inputs.tensor_names + [s.name for s in states]
     graph = make_functional(first.graph, first.mode, names, len(samples), bool(dynamic))
     return Trace(graph, states, first.outputs, first.symbols)
+
+
+def _can_be_state(reached: ReachedTensor) -> bool:
+    """Sparse and quantized tensors are left alone: where the function does use one, it is refused."""
+    tensor = reached.tensor
+    if torch.nn.parameter.is_lazy(tensor):
+        raise CaptureError(f"weight {reached.name!r} of a lazy module has no shape yet; call the module once before")
+    return tensor.layout is torch.strided and not tensor.is_quantized and not isinstance(tensor, FakeTensor)
 
 
 def _again(run: _Run, samples: Sequence[torch.Tensor], states: Sequence[ReachedTensor]) -> None:
@@ -206,7 +216,11 @@ def _tracing_settings() -> Iterator[None]:
     logger = logging.getLogger("torch._subclasses.fake_tensor")  # prints a traceback for what is raised anyway
     level = logger.level
     fast_path, mkldnn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
-    with sdpa_kernel(SDPBackend.MATH), torch.autograd.set_multithreading_enabled(False):
+    with (
+        sdpa_kernel(SDPBackend.MATH),
+        torch.autograd.set_multithreading_enabled(False),
+        torch._dynamo.config.patch(error_on_nested_fx_trace=False),  # run what is under torch.compile as it was written
+    ):
         torch.backends.mha.set_fastpath_enabled(False)
         torch._C._set_mkldnn_enabled(False)  # mkldnn.flags() would warn about Intel GPUs
         try:

@@ -11,6 +11,7 @@ from . import (  # noqa: F401
     linalg,
     logic,
     loss,
+    marks,
     normalize,
     pool,
     reduce,

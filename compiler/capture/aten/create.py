@@ -91,8 +91,3 @@ def eye(e: Emitter, node: Node, *sizes: Any, **_: Any) -> ir.Value:
 @rule(aten.embedding.default)
 def embedding(e: Emitter, node: Node, weight: Arg, indices: Arg, *_: Any) -> ir.Value:
     return e.op("Gather", e.tensor(weight), e.tensor(indices), axis=0)
-
-
-@rule(aten._assert_async.msg, aten._assert_async.default)
-def assert_async(e: Emitter, node: Node, *_: Any) -> None:
-    """A check of values inside torch (one_hot's class range): ONNX has none, and no result depends on it."""

@@ -44,9 +44,8 @@ def test_the_wheel_installs_imports_and_compiles(tmp_path: pathlib.Path) -> None
     packed = set(zipfile.ZipFile(wheel).namelist())
     assert {f"pfvm/{name}" for name in modules} <= packed and "pfvm/py.typed" in packed
     assert not any(name.startswith(("pfvm/tests", "tests", "examples")) for name in packed)
-    assert {"pyproject.toml", "LICENSE", "README.md"} <= {
-        name.partition("/")[2] for name in tarfile.open(sdist).getnames()
-    }
+    with tarfile.open(sdist) as archive:
+        assert {"pyproject.toml", "LICENSE", "README.md"} <= {n.partition("/")[2] for n in archive.getnames()}
 
     environment = tmp_path / "venv"
     venv.create(environment, with_pip=True)

@@ -1,4 +1,4 @@
-"""`pfvm:cpu`: ONNX Runtime, with its session pinned so that it never trades accuracy for speed silently."""
+"""`pfvm:cpu`: a model in ONNX Runtime, called with arrays of every element type."""
 
 from __future__ import annotations
 
@@ -8,32 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import OptionError, UnsupportedOpError
+from pfvm.errors import UnsupportedOpError
 
 from .executable import TensorSpec, check_feeds, specs_of
-from .ort_errors import load_error, run_error
-from .ort_model import external_folder, large_initializers, serialize
+from .ort_errors import run_error
+from .ort_session import open_session, session_options
 from .ort_values import RAW_TYPES, from_ort, is_extension, to_ort
 
 if TYPE_CHECKING:
     import onnxruntime
 
-# Optimizers that compute something else than the model says; a test shows each of them failing when it is on.
-DISABLED_OPTIMIZERS = (
-    "MatmulTransposeFusion",  # Transpose → MatMul with a 1-D right side: FusedMatMul ignores the transposition
-    "AttentionFusion",  # takes every mask value but 0 for 1, where the graph computes (1 - mask) * -10000
-)
-# QDQ groups become integer kernels: results move by a quantization step. Off unless asked for.
-_INTEGER_KERNELS = "QDQSelectorActionTransformer"
-
 # What ONNX Runtime's own layout optimizer writes; no file holds them.
 _INTERNAL_DOMAINS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
-
-SESSION_CONFIG = {
-    # With integer kernels, DequantizeLinear → MatMul becomes MatMulNBits, whose default level 4 rounds the activations
-    # to int8, which the model never said. 1 = float32.
-    "session.qdq_matmulnbits_accuracy_level": "1",
-}
 
 
 class OrtExecutable:
@@ -62,8 +48,8 @@ class OrtExecutable:
     ) -> None:
         self._model = model if isinstance(model, ir.Model) else None
         options = session_options(threads=threads, custom_ops_library=custom_ops_library, optimize=optimize)
-        disabled = [*DISABLED_OPTIMIZERS, *([] if integer_kernels else [_INTEGER_KERNELS])]
-        self._session, self._memory = _open(model, options, disabled)
+        # The session borrows the memory of large weights.
+        self._session, self._memory = open_session(model, options, integer_kernels, self.device)
         if isinstance(model, ir.Model):
             self.inputs, self.optional_inputs, self.outputs = specs_of(model)
         else:
@@ -113,64 +99,6 @@ def supported_ops() -> dict[tuple[str, str], tuple[int, ...]]:
         if kernel.provider == "CPUExecutionProvider" and kernel.domain not in _INTERNAL_DOMAINS:
             found.setdefault((kernel.domain, kernel.op_name), set()).add(kernel.version_range[0])
     return {key: tuple(sorted(found[key])) for key in sorted(found)}
-
-
-def session_options(
-    *, threads: int | None = None, custom_ops_library: str | os.PathLike[str] | None = None, optimize: bool = True
-) -> onnxruntime.SessionOptions:
-    """Session options with everything pinned that could change results."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    level = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    options.use_deterministic_compute = True
-    options.log_severity_level = 4  # errors arrive as exceptions; ORT's own lines on stderr would repeat them
-    options.intra_op_num_threads = threads or 0
-    options.inter_op_num_threads = 1
-    for key, value in SESSION_CONFIG.items():
-        options.add_session_config_entry(key, value)
-    if custom_ops_library is not None:
-        _register(options, os.fspath(custom_ops_library))
-    return options
-
-
-def _register(options: onnxruntime.SessionOptions, library: str) -> None:
-    if not os.path.isfile(library):
-        raise OptionError(f"custom operator library {library!r} does not exist")
-    try:
-        options.register_custom_ops_library(os.path.abspath(library))
-    except Exception as error:
-        raise OptionError(f"{library!r} is not a custom operator library for ONNX Runtime: {error}") from error
-
-
-def _open(
-    model: ir.Model | str | os.PathLike[str] | bytes, options: onnxruntime.SessionOptions, disabled: list[str]
-) -> tuple[onnxruntime.InferenceSession, list[onnxruntime.OrtValue]]:
-    """The session, and the memory that it borrows."""
-    import onnxruntime
-
-    onnxruntime.set_default_logger_severity(4)
-    memory: list[onnxruntime.OrtValue] = []
-    source: str | bytes
-    if isinstance(model, ir.Model):
-        shared = large_initializers(model)
-        memory = [to_ort(tensor.numpy()) for tensor in shared.values()]
-        if shared:
-            options.add_external_initializers(list(shared), memory)
-        folder = external_folder(model)
-        if folder is not None:
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-        source = serialize(model, shared)
-    else:
-        source = model if isinstance(model, bytes) else os.fspath(model)
-    try:
-        session = onnxruntime.InferenceSession(
-            source, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
-        )
-    except Exception as error:
-        raise load_error(error, model if isinstance(model, ir.Model) else None, OrtExecutable.device) from error
-    return session, memory
 
 
 def _is_raw(type_text: str) -> bool:

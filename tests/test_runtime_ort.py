@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from pfvm.compiler.importer import read_model
 from pfvm.errors import InputError, InvalidModelError, OptionError, UnsupportedOpError
-from pfvm.runtime import ort, ort_model
+from pfvm.runtime import ort_model, ort_session
 from pfvm.runtime.ort import OrtExecutable, evaluate
 from pfvm.runtime.ort_values import from_ort, to_ort
 
@@ -99,7 +99,7 @@ def test_accuracy_pins(make: Callable[[], tuple[bytes, dict]], unpin: dict, monk
     reference = OrtExecutable(source, optimize=False)(feeds)
     assert largest(reference, OrtExecutable(source)(feeds)) < 1e-5
     for name, value in unpin.items():
-        monkeypatch.setattr(ort, name, value)
+        monkeypatch.setattr(ort_session, name, value)
     if largest(reference, OrtExecutable(source)(feeds)) < 1e-3:
         pytest.skip("this version of ONNX Runtime no longer needs the pin")
 
@@ -312,5 +312,7 @@ def test_calls_from_several_threads() -> None:
 
 
 def test_thread_count_is_passed_on() -> None:
-    assert ort.session_options(threads=3).intra_op_num_threads == 3
-    assert ort.session_options().use_deterministic_compute
+    assert ort_session.session_options(threads=3).intra_op_num_threads == 3
+    assert ort_session.session_options().use_deterministic_compute
+    with pytest.raises(OptionError, match="threads must be at least 1"):
+        ort_session.session_options(threads=0)

@@ -60,7 +60,7 @@ def compile_model(
 
     `evaluate` runs constant subgraphs; without one, floating point constants stay as they are. `make_verifier` is
     called with the original when `options.verify` is set.
-    Raises MismatchError from the verifier.
+    Raises MismatchError from the verifier, OptionError for an impossible opset and for `verify` without an engine.
     """
     working = read_model(model)
     if options.opset is not None and options.opset != working.opset_imports.get(""):
@@ -69,6 +69,8 @@ def compile_model(
     if options.fused_ops == "inline":
         disabled.append("fuse-cast-reduce-sum")
         _inline_fused(working)
+    if options.verify and make_verifier is None:
+        raise OptionError("verify needs an engine to run the model; compile through pfvm.optimize or the command line")
     verifier = make_verifier(model) if options.verify and make_verifier is not None else None
 
     def after(current: ir.Model, record: PassRecord) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
-from pfvm.compiler import driver
+from pfvm.compiler.driver import CompileResult
 from pfvm.compiler import options as option_schema
 from pfvm.errors import InputError, MissingExtraError
 
+from .api import compile_source
 from .device import Device, load_executable, parse_device
-from .ort import evaluate
 
 if TYPE_CHECKING:
     from pfvm.compiler.capture.export import Exported
@@ -57,7 +57,7 @@ def compile(
     settings = _options(options, codegen_dir)
     exported = capture(fn, example_inputs, freeze=freeze, dynamic=dynamic)
     state = TorchState(exported.states, exported.frozen)
-    result = driver.compile_source(exported.model, settings, evaluate=evaluate)
+    result = compile_source(exported.model, settings)
     return CompiledFunction(exported, result, load_executable(result.model, target), state, target, settings.artifacts)
 
 
@@ -82,7 +82,7 @@ class CompiledFunction:
     def __init__(
         self,
         exported: Exported,
-        result: driver.CompileResult,
+        result: CompileResult,
         executable: Executable,
         state: TorchState,
         device: Device,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import unittest
 
 import numpy as np
@@ -56,6 +57,7 @@ def test_compatibility_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         backend.prepare(mul())
 
 
+@functools.cache
 def _suite() -> dict[str, type[unittest.TestCase]]:
     """The official suite, with the models that have to be downloaded left out."""
     suite = onnx.backend.test.BackendTest(backend, __name__)

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 ort = pytest.importorskip("onnxruntime")
-pytest.importorskip("jax")
+jax = pytest.importorskip("jax")
 
 from pfvm.runtime.xla import XlaExecutable  # noqa: E402
 
@@ -318,6 +318,15 @@ ALL = [
     *ELEMENTWISE, *ACTIVATIONS, *CASTS, *SHAPES, *PRODUCTS, *REDUCTIONS, *CONVOLUTIONS, *NORMALIZATIONS, *INDEXING,
     *RESIZES, *QUANTIZED,
 ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_compilation():
+    """A few hundred tiny programs: XLA's optimizations would take most of the time and are not what is tested."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.mark.parametrize(("op", "inputs", "opset", "outputs", "domain", "attributes"), ALL)

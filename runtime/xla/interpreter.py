@@ -59,6 +59,12 @@ class Interpreter:
         """The numpy value of an operand, or None where it is known only at run time."""
         return operand if isinstance(operand, np.ndarray) else self.weights.constant(value)
 
+    def _small_value(self, value: ir.Value, operand: Any) -> np.ndarray | None:
+        """Like `host_value`, for arrays that are small enough to compute with at trace time."""
+        if isinstance(operand, np.ndarray):
+            return operand if operand.size <= HOST_ELEMENTS else None
+        return self.weights.constant(value, at_most=HOST_ELEMENTS)
+
     def evaluate(self, node: ir.Node, scope: Scope) -> tuple[Any, ...]:
         operands = [None if v is None or not v.name else self.read(v, scope) for v in node.inputs]
         function = self.functions.get((node.domain, node.op_type, node.overload))
@@ -130,8 +136,8 @@ class Interpreter:
             if operand is None or value is None:
                 known.append(None)
                 continue
-            array = self.host_value(value, operand)
-            if array is None or (array.size > HOST_ELEMENTS and not context.force_host):
+            array = (self.host_value if context.force_host else self._small_value)(value, operand)
+            if array is None:
                 return None
             known.append(array)
         return known

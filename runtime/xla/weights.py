@@ -42,9 +42,12 @@ class Weights:
         """The value where it is small integer or bool data, else None."""
         return self._inline.get(value)
 
-    def constant(self, value: ir.Value) -> np.ndarray | None:
-        """The value as numpy where no call can change it, else None."""
-        return self._read(value) if value in self._tensors and value not in self.state else None
+    def constant(self, value: ir.Value, at_most: int | None = None) -> np.ndarray | None:
+        """The value as numpy where no call can change it and it has no more than `at_most` elements, else None."""
+        tensor = self._tensors.get(value)
+        if tensor is None or value in self.state or (at_most is not None and tensor.size > at_most):
+            return None
+        return self._read(value)
 
     def arguments(self) -> list[ir.Value]:
         """The constants that executables take as arguments."""
@@ -57,16 +60,13 @@ class Weights:
             array = self._device.setdefault(value, jax.device_put(self._read(value), device))
         return array
 
-    def stored(self, value: ir.Value) -> np.ndarray:
-        """The value in the model file (for state: what a call that does not override it uses)."""
-        return self._read(value)
-
     def _read(self, value: ir.Value) -> np.ndarray:
         array = self._numpy.get(value)
         if array is None:
             tensor = self._tensors[value]
             array = np.asarray(tensor if isinstance(tensor, np.ndarray) else tensor.numpy())
-            self._numpy[value] = array
+            if array.size <= HOST_ELEMENTS:  # large ones live on the device and in the model
+                self._numpy[value] = array
         return array
 
 

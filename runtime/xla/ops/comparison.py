@@ -6,22 +6,8 @@ from typing import Any
 
 import onnx_ir as ir
 from pfvm.runtime.xla.context import Context
-from pfvm.runtime.xla.ops.elementwise import align_legacy
+from pfvm.runtime.xla.ops.elementwise import binary, unary
 from pfvm.runtime.xla.registry import register
-
-
-def _binary(name: str) -> Any:
-    def rule(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
-        return getattr(ctx.xp, name)(a, align_legacy(ctx, a, b))
-
-    return rule
-
-
-def _unary(name: str) -> Any:
-    def rule(ctx: Context, node: ir.Node, x: Any) -> Any:
-        return getattr(ctx.xp, name)(x)
-
-    return rule
 
 
 def where(ctx: Context, node: ir.Node, condition: Any, a: Any, b: Any) -> Any:
@@ -51,8 +37,8 @@ for _op, _function in {
     "BitwiseOr": "bitwise_or",
     "BitwiseXor": "bitwise_xor",
 }.items():
-    register(_op, place="host")(_binary(_function))
-register("Not", place="host")(_unary("logical_not"))
-register("BitwiseNot", place="host")(_unary("invert"))
+    register(_op, place="host")(binary(_function))
+register("Not", place="host")(unary("logical_not"))
+register("BitwiseNot", place="host")(unary("invert"))
 register("Where", place="host")(where)
 register("BitShift", place="host")(bit_shift)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 from jax import lax
-from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.context import Context, TraceInstead
 from pfvm.runtime.xla.registry import register
 
 
@@ -23,7 +23,9 @@ def align_legacy(ctx: Context, a: Any, b: Any) -> Any:
     return b.reshape(b.shape + (1,) * (a.ndim - axis - b.ndim))
 
 
-def _binary(name: str) -> Any:
+def binary(name: str) -> Any:
+    """A rule from the name of a function of ctx.xp of two operands."""
+
     def rule(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
         return getattr(ctx.xp, name)(a, align_legacy(ctx, a, b))
 
@@ -51,6 +53,8 @@ def power(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
     """The result has the base's type, whatever the exponent's."""
     b = align_legacy(ctx, a, b)
     if ctx.on_host:
+        if not _is_float(a) and (b < 0).any():  # numpy refuses those
+            raise TraceInstead
         return np.power(a, b.astype(a.dtype) if _is_float(a) else b).astype(a.dtype)
     if _is_float(a):
         known = ctx.host_value(ctx.node.inputs[1], b) if ctx.node.inputs[1] is not None else None
@@ -82,7 +86,9 @@ def mean(ctx: Context, node: ir.Node, *operands: Any) -> Any:
     return functools.reduce(jnp.add, operands) / np.asarray(len(operands), operands[0].dtype)
 
 
-def _unary(name: str) -> Any:
+def unary(name: str) -> Any:
+    """A rule from the name of a function of ctx.xp of one operand."""
+
     def rule(ctx: Context, node: ir.Node, x: Any) -> Any:
         return getattr(ctx.xp, name)(x)
 
@@ -120,7 +126,7 @@ def clip(ctx: Context, node: ir.Node, x: Any, low: Any = None, high: Any = None)
 
 
 for _op, _function in {"Add": "add", "Sub": "subtract", "Mul": "multiply"}.items():
-    register(_op, place="host")(_binary(_function))
+    register(_op, place="host")(binary(_function))
 register("Div", place="host")(div)
 register("Mod", place="host")(mod)
 register("Pow", place="host")(power)
@@ -143,7 +149,7 @@ for _op, _function in {
     "Cos": "cos",
     "IsNaN": "isnan",
 }.items():
-    register(_op, place="host")(_unary(_function))
+    register(_op, place="host")(unary(_function))
 for _op, _implementation in {
     "Tan": jnp.tan,
     "Asin": jnp.arcsin,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import ModuleType
 from typing import Any
 
 import jax.numpy as jnp
@@ -137,7 +138,7 @@ def _weighted(ctx: Context, x: Any, axis: int, source: np.ndarray, factor: float
     taps = int(np.ceil(2 * reach)) + (1 if stretch > 1 else 0)
     index = first[:, None] + np.arange(taps)
     distance = np.abs(index - source[:, None]) / stretch
-    weights = np.maximum(0, 1 - distance) if kind == "linear" else _cubic(distance, ctx.attr("cubic_coeff_a", -0.75))
+    weights = np.maximum(0, 1 - distance) if kind == "linear" else cubic(np, distance, ctx.attr("cubic_coeff_a", -0.75))
     inside = (index >= 0) & (index < size)
     if ctx.attr("exclude_outside", 0):
         weights = np.where(inside, weights, 0)
@@ -156,10 +157,11 @@ def _weighted(ctx: Context, x: Any, axis: int, source: np.ndarray, factor: float
     return total.astype(x.dtype)
 
 
-def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
+def cubic(xp: ModuleType, distance: Any, a: float) -> Any:
+    """The cubic convolution kernel (Keys 1981) at `distance` ≥ 0; `a` is its slope at 1."""
     near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
-    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
+    return xp.where(distance <= 1, near, xp.where(distance < 2, far, 0.0))
 
 
 register("Upsample")(upsample)

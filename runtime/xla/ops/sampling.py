@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.ops.resize import cubic
 from pfvm.runtime.xla.registry import register
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -36,7 +37,7 @@ def grid_sample(ctx: Context, node: ir.Node, x: Any, grid: Any) -> Any:
             first = jnp.floor(position) - (taps // 2 - 1)
             index.append(first + offset)
             distance = jnp.abs(position - first - offset)
-            weight = weight * (1 - distance if mode == "linear" else _cubic(distance))
+            weight = weight * (1 - distance if mode == "linear" else cubic(jnp, distance, -0.75))
         total = total + _read(x, index, padding, align) * jnp.expand_dims(jnp.asarray(weight), 1)
     return total.astype(x.dtype)
 
@@ -70,12 +71,6 @@ def _read(x: Any, index: list[Any], padding: str, align: bool) -> Any:
     batch = jnp.arange(x.shape[0]).reshape((-1,) + (1,) * (whole[0].ndim - 1))
     taken = jnp.moveaxis(jnp.asarray(x)[(batch, slice(None), *whole)], -1, 1)
     return jnp.where(jnp.expand_dims(inside, 1), taken, np.zeros((), x.dtype))
-
-
-def _cubic(distance: Any, a: float = -0.75) -> Any:
-    near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
-    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
-    return jnp.where(distance <= 1, near, jnp.where(distance < 2, far, 0.0))
 
 
 def col2im(ctx: Context, node: ir.Node, x: Any, image_shape: Any, block_shape: Any) -> Any:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
-from pfvm.compiler.driver import CompileResult
 from pfvm.compiler import options as option_schema
+from pfvm.compiler.driver import CompileResult
 from pfvm.errors import InputError, MissingExtraError
 
 from .api import compile_source

@@ -197,8 +197,8 @@ class Rewriter:
         """Insert a new node before `at`, in the form that is valid at the opset of its scope.
 
         `params` are given by their name in the operator's schema, be it an attribute or an input at this opset; arrays
-        for inputs become constants. None and an attribute's default are left out. `attributes` are taken as they are. Provenance
-        metadata is taken from `at`.
+        for inputs become constants. None and an attribute's default are left out. `attributes` are taken as they are.
+        Provenance metadata is taken from `at`.
 
         Raises UnsupportedOpError when the operator, or one of the parameters, does not exist at that opset.
         """

@@ -46,7 +46,7 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    """The same content under another name; renaming the tensor itself would rename it for every model that shares it."""
+    """The same content under another name; the tensor itself may be shared with other models."""
     if tensor.name == name:
         return tensor
     shape = ir.Shape(tensor.shape.numpy())

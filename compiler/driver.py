@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common
 from pfvm.errors import OptionError, PfvmError
 from pfvm.passes import pipeline
-from pfvm.passes.fold_constants import Evaluate
+from pfvm.passes.constant_subgraph import Evaluate
 from pfvm.passes.pipeline import PassRecord
 from pfvm.passes.rewriter import SEALED_DOMAIN, Rewriter
 

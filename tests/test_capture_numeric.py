@@ -55,6 +55,14 @@ FUNCTIONS: dict[str, Case] = {
     "int_divide": (lambda x: (x / 2, x // 2, x % 3), (torch.arange(-5, 6),)),
     "int_floor_by_negative": (lambda x: (x // -2, torch.div(x, 3, rounding_mode="trunc")), (torch.arange(-5, 6),)),
     "float_floor": (lambda x: (x // 0.7, x % 0.7, torch.fmod(x, 0.7), torch.trunc(x * 3)), (X,)),
+    "floor_at_whole_numbers": (
+        lambda x, y: (x // y, x % y, torch.div(x, y, rounding_mode="trunc"), x // -0.1, x % -0.1),
+        (torch.tensor([1.0, -1.0, 0.3, 6.0, -0.7, 5e8]), torch.tensor([0.1, 0.1, 0.1, 2.0, 0.7, 0.1])),
+    ),
+    "digits_of_small_numbers": (
+        lambda x: (torch.log1p(x) / x, torch.expm1(x) / x, torch.log1p(x.abs() * 1e12), torch.expm1(-x.abs() * 1e12)),
+        (torch.tensor([1e-9, -1e-9, 1e-5, -1e-4, 0.2, -0.6, 3.0]),),
+    ),
     "pow": (lambda x: (x**2, x.abs() ** 0.5, 2**x, x.abs() ** x), (X,)),
     "unary": (
         lambda x: (

@@ -148,7 +148,7 @@ class _Run:
         args = self._inputs.pack(dict(zip(names, fakes)))
         with fx_traceback.preserve_node_meta(), OriginMode(self._reach.module_names) as origins:
             result = self._function(*args)
-        if any(t.grad is not None for t in (*fakes, *states)):
+        if any(t.is_leaf and t.grad is not None for t in (*fakes, *states)):
             where = origins.backward_line or line_of_function(self._function)
             raise CaptureError(
                 f"{where}: the function calls backward(); training steps come with the training half, compile the "

@@ -80,17 +80,30 @@ def div_mode(e: Emitter, node: Node, x: Arg, y: Arg, rounding_mode: str | None =
         return div(e, node, x, y)
     dtype = val(node).dtype
     a, b = e.tensor(x, dtype), e.tensor(y, dtype)
-    quotient = e.op("Div", a, b)
     if dtype.is_floating_point:
-        return e.op("Floor", quotient) if rounding_mode == "floor" else _truncate(e, quotient, dtype)
+        return _truncate(e, e.op("Div", a, b)) if rounding_mode == "trunc" else _float_floor_divide(e, a, b, dtype)
+    quotient = e.op("Div", a, b)
     if rounding_mode == "trunc" or not dtype.is_signed:
         return quotient
-    # ONNX truncates integers: one less where the remainder (sign of the dividend) disagrees with the divisor.
-    zero = e.scalar(0, dtype)
-    remainder = e.op("Sub", a, e.op("Mul", quotient, b))
-    signs = e.op("Xor", e.op("Less", remainder, zero), e.op("Less", b, zero))
-    wrong = e.op("And", signs, e.op("Not", e.op("Equal", remainder, zero)))
+    # ONNX truncates integers: one less where the remainder disagrees with the divisor.
+    wrong = _disagrees(e, e.op("Sub", a, e.op("Mul", quotient, b)), b, dtype)
     return e.op("Sub", quotient, e.cast(wrong, dtype))
+
+
+def _disagrees(e: Emitter, remainder: ir.Value, divisor: ir.Value, dtype: torch.dtype) -> ir.Value:
+    """Whether a truncated division's remainder, which has the dividend's sign, is not zero and not of the divisor's."""
+    zero = e.scalar(0, dtype)
+    signs = e.op("Xor", e.op("Less", remainder, zero), e.op("Less", divisor, zero))
+    return e.op("And", signs, e.op("Not", e.op("Equal", remainder, zero)))
+
+
+def _float_floor_divide(e: Emitter, a: ir.Value, b: ir.Value, dtype: torch.dtype) -> ir.Value:
+    """Python's: from the exact remainder, because floor(1.0 / 0.1) is 10 where 1.0 // 0.1 is 9."""
+    remainder = e.op("Mod", a, b, fmod=1)
+    quotient = e.op("Div", e.op("Sub", a, remainder), b)
+    quotient = e.op("Sub", quotient, e.cast(_disagrees(e, remainder, b, dtype), dtype))
+    whole = e.op("Round", quotient)  # it is a whole number but for rounding
+    return e.op("Where", e.op("Equal", b, e.scalar(0, dtype)), e.op("Div", a, b), whole)
 
 
 @rule(aten.floor_divide.default, aten.floor_divide.Scalar)
@@ -98,15 +111,13 @@ def floor_divide(e: Emitter, node: Node, x: Arg, y: Arg) -> ir.Value:
     return div_mode(e, node, x, y, "floor")
 
 
-def _truncate(e: Emitter, x: ir.Value, dtype: torch.dtype) -> ir.Value:
+def _truncate(e: Emitter, x: ir.Value) -> ir.Value:
     return e.op("Mul", e.op("Sign", x), e.op("Floor", e.op("Abs", x)))
 
 
 @rule(aten.trunc.default)
 def trunc(e: Emitter, node: Node, x: Arg) -> ir.Value:
-    return (
-        _truncate(e, e.tensor(x), val(node).dtype) if val(node).is_floating_point() else e.op("Identity", e.tensor(x))
-    )
+    return _truncate(e, e.tensor(x)) if val(node).is_floating_point() else e.op("Identity", e.tensor(x))
 
 
 @rule(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
@@ -115,7 +126,8 @@ def remainder(e: Emitter, node: Node, x: Arg, y: Arg) -> ir.Value:
     a, b = e.tensor(x, dtype), e.tensor(y, dtype)
     if not dtype.is_floating_point:
         return e.op("Mod", a, b)
-    return e.op("Sub", a, e.op("Mul", e.op("Floor", e.op("Div", a, b)), b))
+    rest = e.op("Mod", a, b, fmod=1)
+    return e.op("Add", rest, e.op("Mul", b, e.cast(_disagrees(e, rest, b, dtype), dtype)))
 
 
 @rule(aten.fmod.Tensor, aten.fmod.Scalar)
@@ -155,13 +167,21 @@ register(_scaled_log(10), aten.log10, "default")
 @rule(aten.log1p.default)
 def log1p(e: Emitter, node: Node, x: Arg) -> ir.Value:
     dtype = val(node).dtype
-    return e.op("Log", e.op("Add", e.tensor(x, dtype), e.scalar(1, dtype)))
+    value = e.tensor(x, dtype)
+    near = e.op(
+        "Atanh", e.op("Div", value, e.op("Add", value, e.scalar(2, dtype)))
+    )  # log(1 + x) = 2 atanh(x / (2 + x))
+    far = e.op("Log", e.op("Add", value, e.scalar(1, dtype)))  # loses the digits of a small x
+    is_near = e.op("Less", e.op("Abs", value), e.scalar(0.5, dtype))
+    return e.op("Where", is_near, e.op("Mul", near, e.scalar(2, dtype)), far)
 
 
 @rule(aten.expm1.default)
 def expm1(e: Emitter, node: Node, x: Arg) -> ir.Value:
     dtype = val(node).dtype
-    return e.op("Sub", e.op("Exp", e.tensor(x, dtype)), e.scalar(1, dtype))
+    value = e.tensor(x, dtype)  # tanh(x / 2) (exp(x) + 1) keeps the digits of a small x
+    half = e.op("Tanh", e.op("Mul", value, e.scalar(0.5, dtype)))
+    return e.op("Mul", half, e.op("Add", e.op("Exp", value), e.scalar(1, dtype)))
 
 
 @rule(aten.exp2.default)

@@ -188,6 +188,11 @@ def test_wrong_number_of_arguments() -> None:
         capture(branch, (X, X))
 
 
+def test_no_result() -> None:
+    with pytest.raises(CaptureError, match="returns no tensor"):
+        capture(lambda x: x.shape[0], X)
+
+
 def test_not_a_function() -> None:
     with pytest.raises(CaptureError, match="not a function"):
         capture(3, X)  # type: ignore[arg-type]

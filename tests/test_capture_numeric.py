@@ -59,6 +59,10 @@ FUNCTIONS: dict[str, Case] = {
         lambda x, y: (x // y, x % y, torch.div(x, y, rounding_mode="trunc"), x // -0.1, x % -0.1),
         (torch.tensor([1.0, -1.0, 0.3, 6.0, -0.7, 5e8]), torch.tensor([0.1, 0.1, 0.1, 2.0, 0.7, 0.1])),
     ),
+    "rarer": (
+        lambda x: (x.erfc(), torch.hypot(x, x + 1), x.round(decimals=2), torch.addbmm(x[0, :, :3], x, x.mT, alpha=2)),
+        (X,),
+    ),
     "digits_of_small_numbers": (
         lambda x: (torch.log1p(x) / x, torch.expm1(x) / x, torch.log1p(x.abs() * 1e12), torch.expm1(-x.abs() * 1e12)),
         (torch.tensor([1e-9, -1e-9, 1e-5, -1e-4, 0.2, -0.6, 3.0]),),

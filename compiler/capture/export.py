@@ -118,6 +118,8 @@ class _Builder:
         count = len(self._inputs.tensor_names)
         inputs = [self._input(n, name) for n, name in zip(placeholders, self._inputs.tensor_names)]
         weights = [self._weight(n, s) for n, s in zip(placeholders[count:], self._traced.states) if n.users]
+        if not self.outputs.tensor_names:
+            raise CaptureError(f"{self._graph_name} returns no tensor, so there is nothing to compute")
         results = translate(self._emitter, self._traced.graph)
         self._traced.symbols.check()
         outputs = self._name_outputs(results, {*inputs, *weights})

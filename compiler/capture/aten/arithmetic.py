@@ -184,6 +184,26 @@ def expm1(e: Emitter, node: Node, x: Arg) -> ir.Value:
     return e.op("Mul", half, e.op("Add", e.op("Exp", value), e.scalar(1, dtype)))
 
 
+@rule(aten.erfc.default)
+def erfc(e: Emitter, node: Node, x: Arg) -> ir.Value:
+    dtype = val(node).dtype
+    return e.op("Sub", e.scalar(1, dtype), e.op("Erf", e.tensor(x, dtype)))
+
+
+@rule(aten.hypot.default)
+def hypot(e: Emitter, node: Node, x: Arg, y: Arg) -> ir.Value:
+    dtype = val(node).dtype
+    a, b = e.tensor(x, dtype), e.tensor(y, dtype)
+    return e.op("Sqrt", e.op("Add", e.op("Mul", a, a), e.op("Mul", b, b)))
+
+
+@rule(aten.round.decimals)
+def round_decimals(e: Emitter, node: Node, x: Arg, *, decimals: int) -> ir.Value:
+    factor = e.scalar(10.0 ** abs(decimals), val(node).dtype)
+    there, back = ("Mul", "Div") if decimals >= 0 else ("Div", "Mul")
+    return e.op(back, e.op("Round", e.op(there, e.tensor(x), factor)), factor)
+
+
 @rule(aten.exp2.default)
 def exp2(e: Emitter, node: Node, x: Arg) -> ir.Value:
     dtype = val(node).dtype

@@ -42,6 +42,16 @@ def baddbmm(e: Emitter, node: Node, c: Arg, a: Arg, b: Arg, beta: float = 1, alp
     return e.op("Add", added, product)
 
 
+@rule(aten.addbmm.default)
+def addbmm(e: Emitter, node: Node, c: Arg, a: Arg, b: Arg, *, beta: float = 1, alpha: float = 1) -> ir.Value:
+    dtype = val(node).dtype
+    product = e.op("ReduceSum", e.op("MatMul", e.tensor(a), e.tensor(b)), e.ints([0]), keepdims=0)
+    if alpha != 1:
+        product = e.op("Mul", product, e.scalar(alpha, dtype))
+    added = e.tensor(c) if beta == 1 else e.op("Mul", e.tensor(c), e.scalar(beta, dtype))
+    return e.op("Add", added, product)
+
+
 @rule(aten.mv.default)
 def mv(e: Emitter, node: Node, a: Arg, x: Arg) -> ir.Value:
     """Through a column: ONNX Runtime 1.32 mis-fuses Transpose + MatMul with a 1-D right side."""

@@ -56,6 +56,8 @@ def compile(
     target.require()
     settings = _options(options, codegen_dir)
     exported = capture(fn, example_inputs, freeze=freeze, dynamic=dynamic)
+    if settings.artifacts is not None:  # only now: a refusal leaves no empty folder
+        settings.artifacts.mkdir(parents=True, exist_ok=True)
     state = TorchState(exported.states, exported.frozen)
     result = compile_source(exported.model, settings)
     return CompiledFunction(exported, result, load_executable(result.model, target), state, target, settings.artifacts)
@@ -68,7 +70,6 @@ def _options(
     if codegen_dir is None:
         return option_schema.parse(options)
     folder = pathlib.Path(codegen_dir)
-    folder.mkdir(parents=True, exist_ok=True)
     return option_schema.parse(options, placeholders={"codegen_dir": str(folder)}, artifacts=folder)
 
 

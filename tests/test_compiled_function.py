@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import pfvm  # noqa: E402
-from pfvm.errors import InputError, NotBuiltError, OptionError  # noqa: E402
+from pfvm.errors import CaptureError, InputError, NotBuiltError, OptionError  # noqa: E402
 from torch import nn  # noqa: E402
 
 X = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
@@ -156,6 +156,21 @@ def test_module_and_line_survive_the_passes() -> None:
     )
 
 
+@pytest.mark.parametrize("dynamic", [None, {"x": {0: "batch"}, "t": {0: "batch"}}])
+def test_evaluation_step_compiles_to_seven_nodes(dynamic: Any) -> None:
+    model = nn.Sequential(nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 10))
+
+    def eval_step(inp: dict[str, Any]) -> dict[str, Any]:
+        y = model(inp["x"].view(inp["x"].shape[0], 1024))
+        return {"correct": (y.max(1)[1] == inp["t"]).sum()}
+
+    sample = {"x": torch.randn(125, 1, 32, 32), "t": torch.randint(0, 10, (125,))}
+    compiled = pfvm.compile(eval_step, sample, dynamic=dynamic)
+    expected = ["Reshape", "Gemm", "Relu", "Gemm", "ArgMax", "Equal", "ChainerCastReduceSum"]
+    assert [n.op_type for n in compiled.model.graph] == expected
+    assert compiled(sample)["correct"] == eval_step(sample)["correct"]
+
+
 def test_symbolic_batch() -> None:
     model = nn.Linear(3, 2)
     compiled = pfvm.compile(lambda x: model(x.view(x.shape[0], -1)), X, dynamic={"x": {0: "batch"}})
@@ -174,6 +189,12 @@ def test_artifacts_and_option_file(tmp_path: pathlib.Path) -> None:
     assert types["model.onnx"] == ["Identity", "Add"]
     assert types["pfvm.onnx"] == types["copy.onnx"] == ["Add"]
     assert json.loads((folder / "passes.json").read_text())["passes"]
+
+
+def test_a_refused_function_leaves_no_folder(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(CaptureError):
+        pfvm.compile(lambda x: x * x.sum().item(), X, codegen_dir=tmp_path / "artifacts")
+    assert not list(tmp_path.iterdir())
 
 
 def test_options_as_mapping() -> None:

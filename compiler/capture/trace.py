@@ -98,7 +98,16 @@ def trace(
     if difference is not None:
         raise CaptureError(f"{difference}: {_CHANGING}")
     names = inputs.tensor_names + [s.name for s in states]
-    graph = make_functional(first.graph, first.mode, names, len(samples), bool(dynamic))
+    try:
+        graph = make_functional(first.graph, first.mode, names, len(samples), bool(dynamic))
+    except CaptureError:
+        raise
+    except Exception as error:  # torch raises whatever the op's kernel does
+        where = line_of_function(function)
+        raise CaptureError(
+            f"{where}: an in-place update could not be taken out of the function; write it out of place "
+            f"({_one_line(error)})"
+        ) from error
     return Trace(graph, states, first.outputs, first.symbols)
 
 
@@ -175,9 +184,13 @@ def _errors_named(run: _Run, fakes: list[Any], states: list[torch.Tensor]) -> to
         where = line_of_exception(error)
         if ".numpy() is not supported" in str(error):
             raise CaptureError(f"{where}: {_DATA_DEPENDENT}") from error
-        raise CaptureError(f"{where}: capture failed: {type(error).__name__}: {error}") from error
+        raise CaptureError(f"{where}: capture failed: {_one_line(error)}") from error
     _flatten(graph)
     return graph
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
 
 
 def _flatten(graph: torch.fx.GraphModule) -> None:

@@ -14,7 +14,7 @@ Dims = tuple[int | str | None, ...]
 
 
 # Exporters write these for "any size"; two such dims need not be equal.
-_UNNAMED = (None, "", "?", "-1", "None")
+UNNAMED = (None, "", "?", "-1", "None")
 
 
 class TensorSpec(NamedTuple):
@@ -96,7 +96,7 @@ def spec_of(value: ir.Value) -> TensorSpec:
 def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
     if isinstance(dim, int):
         return dim if dim >= 0 else None  # old files write -1 for "unknown"
-    return None if dim.value in _UNNAMED else dim.value
+    return None if dim.value in UNNAMED else dim.value
 
 
 def check_feeds(

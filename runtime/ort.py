@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.errors import UnsupportedOpError
 
-from .executable import TensorSpec, check_feeds, specs_of
+from .executable import UNNAMED, TensorSpec, check_feeds, specs_of
 from .ort_errors import run_error
 from .ort_session import open_session, session_options
 from .ort_values import RAW_TYPES, from_ort, is_extension, to_ort
@@ -129,7 +129,7 @@ def _session_spec(value: onnxruntime.NodeArg) -> TensorSpec:
     is_tensor = text.startswith("tensor(") and "map" not in kinds
     dtype = _dtype(text.removeprefix("tensor(").removesuffix(")")) if is_tensor else None
     shape = (
-        tuple(None if d == "" else d for d in value.shape)
+        tuple(None if d in UNNAMED else d for d in value.shape)
         if is_tensor and not kinds and value.shape is not None
         else None
     )

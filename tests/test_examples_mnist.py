@@ -75,6 +75,28 @@ def test_compiled_step_gives_the_eager_count(tmp_path: pathlib.Path, idx_folder:
     assert [{a.name: a.i for a in n.attribute}.get("transB") for n in gemms] == [1, 1]
 
 
+def test_a_symbolic_batch_compiles_to_the_same_seven_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch is computed in the exported graph (Shape, Gather, Concat); the compiled one has a constant shape."""
+    import pfvm
+    import torch
+
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import mnist_data
+    import mnist_infer
+
+    model = mnist_data.Mlp()
+    step = mnist_infer.make_eval_step(model)
+    sample = {"x": torch.zeros(125, 1, 32, 32), "t": torch.zeros(125, dtype=torch.int64)}
+    compiled = pfvm.compile(step, sample, dynamic={"x": {0: "batch"}, "t": {0: "batch"}})
+    assert "Shape" in [node.op_type for node in compiled.exported.graph]
+    assert [node.op_type for node in compiled.model.graph] == COMPILED
+    reshape = next(iter(compiled.model.graph))
+    assert reshape.inputs[1] is not None and reshape.inputs[1].is_initializer()
+    for batch in (125, 64, 1):
+        inputs = {"x": torch.randn(batch, 1, 32, 32), "t": torch.randint(0, 10, (batch,))}
+        assert int(compiled(inputs)["correct"]) == int(step(inputs)["correct"])
+
+
 @pytest.mark.slow
 def test_demo(tmp_path: pathlib.Path) -> None:
     """The whole demo on real digits: it fails by itself when counts differ or the accuracy is not above 0.95."""

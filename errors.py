@@ -23,6 +23,10 @@ class InputError(PfvmError, ValueError):
     """A call was made with a missing, unknown or ill-typed input. Names the input."""
 
 
+class StaleWeightError(InputError):
+    """A weight changed after it was compiled in as a constant, or no longer fits. Names the weight."""
+
+
 class OptionError(PfvmError, ValueError):
     """An option, flag or device string that does not exist or has a bad value."""
 

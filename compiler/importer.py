@@ -183,6 +183,8 @@ def _normalise(model: ir.Model, no_opset: bool) -> None:
             inner = list(each.inputs) if each is not root else []
             _forget_declared_shapes([*inner, *(out for node in each for out in node.outputs)])
     _own_body_outputs(graph, {})
+    for root in [graph, *(f.graph for f in model.functions.values())]:
+        _unshadow(root, set())
     _lift_constants(model)
 
 
@@ -297,6 +299,23 @@ def _own_body_outputs(graph: ir.Graph, outer: dict[str, ir.Value]) -> None:
                 copy.outputs[0].type = out.type
                 body.outputs[i] = copy.outputs[0]
             _own_body_outputs(body, visible)
+
+
+def _unshadow(graph: ir.Graph, outer: set[str]) -> None:
+    """Rename what a body defines under a name of an enclosing graph: references here are objects, in a file names."""
+    own = [*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs)]
+    taken = outer | {v.name for v in own if v.name and not outer}
+    for value in own if outer else ():
+        if value.name in outer:
+            name = f"{value.name}_inner"
+            while name in taken:
+                name += "_"
+            value.name = name
+        if value.name:
+            taken.add(value.name)
+    for node in graph:
+        for body in bodies(node):
+            _unshadow(body, taken)
 
 
 def _lift_constants(model: ir.Model) -> None:

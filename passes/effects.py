@@ -8,7 +8,7 @@ subexpressions, dead code and scheduling.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 
 import onnx
 import onnx_ir as ir
@@ -87,32 +87,27 @@ def effect(
     node: ir.Node,
     opset_of: Callable[[ir.Node, str], int | None],
     functions: Mapping[ir.OperatorIdentifier, ir.Function],
+    known: MutableMapping[ir.OperatorIdentifier, Effect],
 ) -> Effect:
     """Effect of one node, bodies and called functions included.
 
-    `opset_of(node, domain)` is the opset that the node's scope imports, None when it imports none. A function that
-    calls itself is invalid ONNX and counts as OPAQUE.
+    `opset_of(node, domain)` is the opset that the node's scope imports, None when it imports none. `known` remembers
+    functions between calls. A function that calls itself is invalid ONNX and counts as OPAQUE.
     """
-    return _effect(node, opset_of, functions, frozenset())
-
-
-def _effect(
-    node: ir.Node,
-    opset_of: Callable[[ir.Node, str], int | None],
-    functions: Mapping[ir.OperatorIdentifier, ir.Function],
-    calling: frozenset[ir.OperatorIdentifier],
-) -> Effect:
+    identifier = node.op_identifier()
+    if identifier in known:
+        return known[identifier]
     inner: list[ir.Node] = [n for graph in bodies(node) for n in graph]
-    function = functions.get(node.op_identifier())
-    if function is not None:
-        if node.op_identifier() in calling:
-            return Effect.OPAQUE
-        calling = calling | {node.op_identifier()}
-        inner.extend(function)
-        own = Effect.PURE
+    own = Effect.PURE
+    if identifier in functions:
+        known[identifier] = Effect.OPAQUE  # until it is known to be less; what a recursive call sees
+        inner.extend(functions[identifier])
     else:
         own = _own_effect(node, opset_of(node, node.domain))
-    return max([own, *(_effect(n, opset_of, functions, calling) for n in inner)])
+    found = max([own, *(effect(n, opset_of, functions, known) for n in inner)])
+    if identifier in functions:
+        known[identifier] = found
+    return found
 
 
 def bodies(node: ir.Node) -> list[ir.Graph]:

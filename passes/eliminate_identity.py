@@ -34,7 +34,7 @@ class EliminateIdentity:
 
 def _forward(node: ir.Node, rw: Rewriter, value: ir.Value | None, rule: str) -> bool:
     """Let readers of the node's only used output read `value`."""
-    if value is None or any(rw.view(node).used_outputs()[1:]) or rw.effect(node) is not Effect.PURE:
+    if value is None or set(rw.view(node).used_outputs()) - {0} or rw.effect(node) is not Effect.PURE:
         return False
     if not rw.can_replace(node.outputs[0], value):
         return rw.reject(rule, "a graph output keeps its own value")

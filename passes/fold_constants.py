@@ -17,6 +17,8 @@ from .effects import Effect, bodies
 from .rewriter import Rewriter
 from .view import constant, constant_tensor
 
+# Larger intermediate results are not computed, whatever becomes of them.
+_LARGEST_RESULT = 2**28
 # Folding these would turn quantized weights back into floats.
 _QUANTIZATION = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 
@@ -137,6 +139,8 @@ def _may_fold(rw: Rewriter, node: ir.Node) -> bool:
         return False
     for out in node.outputs:
         if out.name and (not isinstance(out.type, ir.TensorType) or out.dtype in (None, ir.DataType.STRING)):
+            return False
+        if math.inf > _bytes(out) > _LARGEST_RESULT:
             return False
     return all(v is None or (isinstance(v.type, ir.TensorType) and v.dtype != ir.DataType.STRING) for v in node.inputs)
 

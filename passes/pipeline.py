@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import importlib
 import math
@@ -148,7 +147,7 @@ def run(
 
 
 def _run_one(rw: Rewriter, each: Any, number: int, services: Mapping[str, Any]) -> PassRecord:
-    rw.matches, rw.rejections = collections.Counter(), collections.Counter()
+    rw.start_pass()
     nodes, size = measure(rw.model)
     start = time.perf_counter()
     accepted = {key: value for key, value in services.items() if key in each.run.__code__.co_varnames}

@@ -56,6 +56,7 @@ class Rewriter:
         self.rejections: collections.Counter[tuple[str, str]] = collections.Counter()
         self._listeners: list[Callable[[ir.Node], None]] = []
         self._names: set[str] | None = None
+        self._function_effects: dict[ir.OperatorIdentifier, Effect] = {}
         self._root: dict[ir.Graph, ir.Graph] = {}
         self._owner: dict[ir.Graph, ir.Node] = {}
         self._pooled: dict[tuple[ir.Graph, str, tuple[int, ...], bytes], ir.Value] = {}
@@ -100,9 +101,14 @@ class Rewriter:
 
     def effect(self, node: ir.Node) -> Effect:
         """Purity of the node, bodies and called functions included."""
-        return effect(node, self.opset, self.model.functions)
+        return effect(node, self.opset, self.model.functions, self._function_effects)
 
     # ---- statistics
+
+    def start_pass(self) -> None:
+        """Forget what was counted, and what was known about functions that the last pass may have changed."""
+        self.matches, self.rejections = collections.Counter(), collections.Counter()
+        self._function_effects.clear()
 
     def matched(self, what: str) -> None:
         """Count one applied rewrite."""
@@ -354,5 +360,6 @@ class Rewriter:
         """Make a model-local function callable at `at`: add it, import its domain, raise the IR version to 8."""
         assert at.graph is not None
         self.model.functions.setdefault(function.identifier(), function)
+        self._function_effects.clear()
         self.root(at.graph).opset_imports.setdefault(function.domain, 1)
         self.model.ir_version = max(self.model.ir_version, 8)

@@ -10,13 +10,9 @@ import torch
 from pfvm.compiler.capture.dtypes import to_numpy, to_torch
 from pfvm.compiler.capture.fake_swap import SWAP_LOCK
 from pfvm.compiler.capture.reach import ReachedTensor
-from pfvm.errors import InputError
+from pfvm.errors import StaleWeightError
 
 _SAMPLE = 32  # elements looked at for writes that torch does not count (through .data)
-
-
-class StaleWeightError(InputError):
-    """A weight changed after it was compiled in as a constant, or no longer fits. Names the weight."""
 
 
 def as_array(value: Any) -> Any:

@@ -77,6 +77,10 @@ def test_training_dropout_stays() -> None:
     assert ops(run_passes(text, PASS)) == ["Dropout", "Relu"]
 
 
+def test_a_dropout_whose_mask_alone_is_read_stays() -> None:
+    assert_stays("agraph (float[N,3] x) => (bool[N,3] m) { a, m = Dropout(x) }", PASS)
+
+
 def test_a_graph_output_keeps_its_name_and_a_value_of_its_own() -> None:
     assert_becomes(
         "agraph (float[N,3] x) => (float[N,3] y) { a = Relu(x) y = Identity(a) }",

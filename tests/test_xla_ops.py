@@ -8,75 +8,15 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
-ort = pytest.importorskip("onnxruntime")
-jax = pytest.importorskip("jax")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("jax")
 
-from pfvm.runtime.xla import XlaExecutable  # noqa: E402
+from pfvm.runtime.xla import XlaExecutable
+from xla_cases import COLUMNS, RNG, assert_equal, case, check, f32, f64, i64, ints, model_of
 
-RNG = np.random.default_rng(0)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 NAN = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 0.0, 1.5, -2.5], np.float32)
-
-
-def f32(*shape):
-    return RNG.standard_normal(shape).astype(np.float32)
-
-
-def f64(*shape):
-    return RNG.standard_normal(shape)
-
-
-def i64(*values):
-    return np.array(values, np.int64)
-
-
-def ints(dtype, *shape, low=-9, high=10):
-    return RNG.integers(max(low, np.iinfo(dtype).min), high, shape).astype(dtype)
-
-
-def model_of(op, inputs, opset, outputs, domain, attributes):
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    results = [f"y{i}" if keep else "" for i, keep in enumerate(outputs)]
-    node = helper.make_node(op, names, results, domain=domain, name="node", **attributes)
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-            for n, x in zip(names, inputs)
-            if n
-        ],
-        [helper.make_empty_tensor_value_info(r) for r in results if r],
-    )
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8)
-
-
-def reference(model, feeds):
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)
-
-
-def assert_equal(got, want):
-    assert got.dtype == want.dtype and got.shape == want.shape
-    if want.dtype.kind in "biu":
-        np.testing.assert_array_equal(got, want)
-        return
-    finite = np.isfinite(want)
-    scale = max(1.0, float(np.abs(want[finite]).max())) if finite.any() else 1.0
-    slack = 1e-2 if want.dtype == np.float16 else 1.0
-    rtol, atol = (1e-2, 1e-2) if slack != 1.0 else (1e-3, 1e-5 * scale)
-    np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
-
-
-def case(op, *inputs, opset=17, outputs=(True,), domain="", id=None, **attributes):
-    label = id or "-".join([op, str(opset), *(f"{k}={v}" for k, v in attributes.items())])[:70]
-    return pytest.param(op, inputs, opset, outputs, domain, attributes, id=label)
-
-
 IMAGE = f32(2, 4, 7, 6)
 ELEMENTWISE = [
     *(case(op, f32(2, 3), f32(3)) for op in ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "PRelu")),
@@ -320,23 +260,9 @@ ALL = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _quick_compilation():
-    """A few hundred tiny programs: XLA's optimizations would take most of the time and are not what is tested."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
-@pytest.mark.parametrize(("op", "inputs", "opset", "outputs", "domain", "attributes"), ALL)
+@pytest.mark.parametrize(COLUMNS, ALL)
 def test_rule_equals_onnx_runtime(op, inputs, opset, outputs, domain, attributes):
-    arrays = [None if x is None else np.asarray(x) for x in inputs]
-    model = model_of(op, arrays, opset, outputs, domain, attributes)
-    feeds = {f"x{i}": x for i, x in enumerate(arrays) if x is not None}
-    got = XlaExecutable(ir.serde.deserialize_model(model))(feeds)
-    for name, want in zip(got, reference(model, feeds)):
-        assert_equal(got[name], want)
+    check(op, inputs, opset, outputs, domain, attributes)
 
 
 @pytest.mark.parametrize("dtype", [onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE])

@@ -74,8 +74,12 @@ def dequantize_linear(ctx: Context, node: ir.Node, x: Any, scale: Any, zero: Any
 
 
 def dynamic_quantize_linear(ctx: Context, node: ir.Node, x: Any) -> Any:
-    """uint8 over the operand's range extended to hold zero."""
-    low, high = jnp.minimum(jnp.min(x), 0), jnp.maximum(jnp.max(x), 0)
+    return dynamic_quantization(x)
+
+
+def dynamic_quantization(x: Any) -> tuple[Any, Any, Any]:
+    """(uint8 values, scale, zero point) over the operand's range extended to hold zero."""
+    low, high = jnp.minimum(jnp.min(x, initial=0), 0), jnp.maximum(jnp.max(x, initial=0), 0)
     scale = (high - low) / np.float32(255)
     scale = jnp.where(scale == 0, np.float32(1), scale)
     zero = jnp.round(jnp.clip(-low / scale, 0, 255))

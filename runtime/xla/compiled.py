@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.errors import PfvmError, UnsupportedOpError
 
-from .context import NeedsValue, Scope, describe
+from .context import DataDependentShapeError, NeedsValue, Scope, locate
 from .interpreter import Interpreter
 from .segments import Segment
 from .specialize import Specialization, backward_slice
@@ -131,27 +131,36 @@ class SegmentRunner:
             raise PfvmError(f"{self._device_name}: XLA could not compile the model: {reason}") from error
 
     def _specialise(self, request: NeedsValue, values: Mapping[ir.Value, Any]) -> None:
-        needed = backward_slice(request, self._weights, self._functions)
-        for value in needed.inputs:
+        option: NeedsValue | None = request
+        while option is not None:
+            needed = backward_slice(option, self._weights, self._functions)
+            if all(_may_specialise(values.get(v)) for v in needed.inputs) and self._specialization.add(needed):
+                return
+            option = option.otherwise
+        raise request.error or self._refusal(request, values)
+
+    def _refusal(self, request: NeedsValue, values: Mapping[ir.Value, Any]) -> UnsupportedOpError:
+        for value in backward_slice(request, self._weights, self._functions).inputs:
             array = values.get(value)
-            if array is None or not _may_specialise(array):
+            if not _may_specialise(array):
                 what = "an inner value" if array is None else f"{array.dtype.name}{list(array.shape)}"
-                raise UnsupportedOpError(
-                    f"{describe(request.node)} needs the value of {request.value.name!r} when the model is compiled, "
-                    f"but that depends on the data of {value.name!r} ({what}), which is known only at run time; "
-                    f"{self._device_name} cannot run this, pfvm:cpu can"
+                return DataDependentShapeError(
+                    f"{locate(request.node, request.scope)} needs the value of {request.value.name!r} when the model "
+                    f"is compiled, but that depends on the data of {value.name!r} ({what}), which is known only at run "
+                    f"time; {self._device_name} cannot run this, pfvm:cpu can"
                 )
-        if not self._specialization.add(needed):
-            raise UnsupportedOpError(
-                f"{describe(request.node)} needs the value of {request.value.name!r} at compile time, and "
-                f"{self._device_name} cannot compute it there"
-            )
+        return UnsupportedOpError(
+            f"{locate(request.node, request.scope)} needs the value of {request.value.name!r} at compile time, and "
+            f"{self._device_name} cannot compute it there"
+        )
 
     def _specialised_names(self) -> str:
         names = sorted(v.name or "" for v in self._specialization.inputs)
         return f" (it is compiled for each value of {', '.join(map(repr, names))})" if names else ""
 
 
-def _may_specialise(array: Any) -> bool:
+def _may_specialise(array: Any | None) -> bool:
+    if array is None:
+        return False
     limit = _MAX_INTEGER_ELEMENTS if np.dtype(array.dtype).kind in "iub" else _MAX_FLOAT_ELEMENTS
     return array.size <= limit

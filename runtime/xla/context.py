@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import UnsupportedOpError
+from pfvm.errors import PfvmError, UnsupportedOpError
 
 from . import attributes
 
@@ -26,27 +27,50 @@ class TraceInstead(Exception):
     """A rule asked to compute with numpy cannot or should not (a large result); the interpreter traces the node."""
 
 
-class NeedsValue(Exception):
-    """A rule needs `value` at compile time, and it is not known there."""
+class DataDependentShapeError(UnsupportedOpError):
+    """A shape that follows from the data of a run-time input: XLA has no program for it, another engine may."""
 
-    def __init__(self, value: ir.Value, node: ir.Node, scope: Scope) -> None:
+
+class NeedsValue(Exception):
+    """A rule needs `value` at compile time, and it is not known there.
+
+    `error` is what to raise where it cannot be known (None: a message that names the input it depends on), and
+    `otherwise` another value whose knowledge would do as well.
+    """
+
+    def __init__(self, value: ir.Value, node: ir.Node, scope: Scope, error: PfvmError | None = None) -> None:
         super().__init__(value.name)
-        self.value, self.node, self.scope = value, node, scope
+        self.value, self.node, self.scope, self.error = value, node, scope, error
+        self.otherwise: NeedsValue | None = None
+
+    def or_else(self, other: NeedsValue) -> NeedsValue:
+        """This request, with `other` as its last alternative."""
+        last = self
+        while last.otherwise is not None:
+            last = last.otherwise
+        last.otherwise = other
+        return self
 
 
 @dataclasses.dataclass(eq=False)
 class Scope:
     """One activation of the main graph or of a function body.
 
-    `bound` holds the attributes of the calling node (for references), `call` and `parent` lead to the caller.
+    `bound` holds the attributes of the calling node (for references), `call` and `parent` lead to the caller, and
+    `bodies` maps the bodies of control-flow nodes that were met in this activation to these nodes.
     """
 
     opsets: Mapping[str, int]
-    env: dict[ir.Value, Any]
+    env: MutableMapping[ir.Value, Any]
     bound: Mapping[str, ir.Attr] = dataclasses.field(default_factory=dict)
     call: ir.Node | None = None
     parent: Scope | None = None
     body: ir.Function | None = None
+    bodies: dict[ir.Graph, ir.Node] = dataclasses.field(default_factory=dict)
+
+    def nested(self) -> Scope:
+        """The same activation as a control-flow body sees it: what the body computes stays in there."""
+        return dataclasses.replace(self, env=ChainMap({}, self.env))
 
     def opset(self, domain: str) -> int:
         return self.opsets.get(domain, self.opsets.get("ai.onnx", 1) if domain == "" else 1)
@@ -60,6 +84,13 @@ def describe(node: ir.Node) -> str:
     return f"{domain}{node.op_type}{name}" + (f" from {source}" if source else "")
 
 
+def locate(node: ir.Node, scope: Scope) -> str:
+    """`describe`, with the path through the bodies that hold the node."""
+    path = describe(node)
+    owner = scope.bodies.get(node.graph) if isinstance(node.graph, ir.Graph) else None
+    return path if owner is None else f"{path} in a body of {locate(owner, scope)}"
+
+
 @dataclasses.dataclass(eq=False)
 class Context:
     """Handed to every rule. `xp` is numpy while the node is evaluated at trace time, else jax.numpy."""
@@ -68,7 +99,7 @@ class Context:
     scope: Scope
     operands: Sequence[Any]
     host_value: Callable[[ir.Value, Any], np.ndarray | None]
-    run_graph: Callable[[ir.Graph, Scope], list[Any]]
+    run_graph: Callable[[ir.Graph, ir.Node, Scope, Sequence[Any]], list[Any]]
     xp: ModuleType = jnp
     force_host: bool = False
 
@@ -81,6 +112,11 @@ class Context:
     def on_host(self) -> bool:
         return self.xp is np
 
+    @property
+    def where(self) -> str:
+        """How messages name the node."""
+        return locate(self.node, self.scope)
+
     def attr(self, name: str, default: Any = attributes.MISSING) -> Any:
         """Value of an attribute: the node's, else `default` where given, else the schema's default at this opset."""
         attribute = attributes.resolve(self.node, name, self.scope.bound)
@@ -92,6 +128,14 @@ class Context:
 
     def has_attr(self, name: str) -> bool:
         return attributes.resolve(self.node, name, self.scope.bound) is not None
+
+    def known(self, operand: Any) -> np.ndarray | None:
+        """The value of an operand as numpy where it is known at compile time, else None."""
+        return self.host_value(self._value_of(operand), operand)
+
+    def run_body(self, body: ir.Graph, inputs: Sequence[Any] = ()) -> list[Any]:
+        """The outputs of a body of this node for the given values of its inputs."""
+        return self.run_graph(body, self.node, self.scope, inputs)
 
     def concrete(self, operand: Any) -> np.ndarray:
         """The value of an operand as numpy, known at compile time.
@@ -129,7 +173,7 @@ class Context:
 
     def unsupported(self, why: str) -> UnsupportedOpError:
         """The error to raise for a form of the operator that the rule does not cover."""
-        return UnsupportedOpError(f"{describe(self.node)}: {why} is not supported on xla devices")
+        return UnsupportedOpError(f"{self.where}: {why} is not supported on xla devices")
 
     def _value_of(self, operand: Any) -> ir.Value:
         for value, candidate in zip(self.node.inputs, self.operands):

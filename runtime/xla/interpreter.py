@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.errors import InvalidModelError, PfvmError, UnsupportedOpError
 
-from .context import HOST_ELEMENTS, Context, NeedsValue, Scope, TraceInstead, describe
+from .context import HOST_ELEMENTS, Context, NeedsValue, Scope, TraceInstead, locate
 from .registry import Rule, lookup
 from .schema_functions import SchemaFunctions
 from .weights import Weights
@@ -41,10 +41,13 @@ class Interpreter:
                 if value.name:
                     scope.env[value] = result
 
-    def run_graph(self, graph: ir.Graph, scope: Scope) -> list[Any]:
-        """Evaluate the body of a control-flow node inside the scope that holds the node; returns its outputs."""
-        self.run(graph, scope)
-        return [self.read(value, scope) for value in graph.outputs]
+    def run_graph(self, graph: ir.Graph, node: ir.Node, scope: Scope, inputs: Sequence[Any]) -> list[Any]:
+        """Evaluate a body of the control-flow node `node`, which `scope` holds; returns the body's outputs."""
+        scope.bodies[graph] = node
+        inner = scope.nested()
+        inner.env.update(zip(graph.inputs, inputs))
+        self.run(graph, inner)
+        return [self.read(value, inner) for value in graph.outputs]
 
     def read(self, value: ir.Value, scope: Scope) -> Any:
         """The operand that stands for a value: a numpy array where it is known and small, else a jax array."""
@@ -76,7 +79,7 @@ class Interpreter:
         function = self.schema_functions.get(node, scope.bound, scope.opset(node.domain), operands)
         if function is None:
             raise UnsupportedOpError(
-                f"{describe(node)} is not supported on xla devices; see: pfvm ops --device xla:cpu"
+                f"{locate(node, scope)} is not supported on xla devices; see: pfvm ops --device xla:cpu"
             )
         return self.call(function, node, operands, scope)
 
@@ -102,7 +105,9 @@ class Interpreter:
             raise context.unsupported(_first_line(error)) from error
         except Exception as error:
             types = ", ".join("absent" if o is None else f"{o.dtype}{list(o.shape)}" for o in operands)
-            raise InvalidModelError(f"{describe(node)} cannot be applied to ({types}): {_first_line(error)}") from error
+            raise InvalidModelError(
+                f"{locate(node, scope)} cannot be applied to ({types}): {_first_line(error)}"
+            ) from error
         for index in range(len(results), len(node.outputs)):
             if node.outputs[index].name and (node.outputs[index].uses() or node.outputs[index].is_graph_output()):
                 raise context.unsupported(f"output {index} ({node.outputs[index].name!r})")

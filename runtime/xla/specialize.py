@@ -6,6 +6,7 @@ import dataclasses
 
 import onnx_ir as ir
 
+from .body_flow import bodies_of, body_input_reads, output_reads
 from .context import NeedsValue, Scope
 from .registry import lookup
 from .weights import Weights
@@ -43,10 +44,16 @@ def backward_slice(request: NeedsValue, weights: Weights, functions: dict) -> Sp
             continue
         node = value.producer()
         if node is None:
-            _leave(value, scope, stack, found)
-            continue
-        found.forced.add(value)
-        stack.extend((v, scope) for v in _reads(node, scope, functions, found) if v is not None and v.name)
+            owner = scope.bodies.get(value.graph) if isinstance(value.graph, ir.Graph) else None
+            if owner is None:
+                _leave(value, scope, stack, found)
+                continue
+            reads = body_input_reads(owner, value)
+            found.forced.update(owner.outputs)  # its iterations are written out
+        else:
+            found.forced.add(value)
+            reads = _reads(node, value, scope, functions, found)
+        stack.extend((v, scope) for v in reads if v is not None and v.name)
     return found
 
 
@@ -62,7 +69,10 @@ def _leave(value: ir.Value, scope: Scope, stack: list, found: Specialization) ->
         stack.append((scope.call.inputs[index], scope.parent))
 
 
-def _reads(node: ir.Node, scope: Scope, functions: dict, found: Specialization) -> list[ir.Value | None]:
+def _reads(
+    node: ir.Node, value: ir.Value, scope: Scope, functions: dict, found: Specialization
+) -> list[ir.Value | None]:
+    """What `node` reads to compute its output `value`."""
     rule = lookup(node.domain, node.op_type, scope.opset(node.domain))
     function = functions.get((node.domain, node.op_type, node.overload))
     if function is not None:
@@ -70,8 +80,7 @@ def _reads(node: ir.Node, scope: Scope, functions: dict, found: Specialization) 
             found.forced.update(inner.outputs)
     elif rule is not None and rule.place == "shape":
         return []
-    reads = list(node.inputs)
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            reads.extend(attribute.value.outputs)
-    return reads
+    elif rule is not None and rule.place == "control":
+        scope.bodies.update((body, node) for body in bodies_of(node))
+        return output_reads(node, value)
+    return list(node.inputs)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 from pfvm.errors import UnsupportedOpError
 
+from .body_flow import bodies_of
 from .context import describe
 from .registry import lookup
 from .schema_functions import has_schema_function
@@ -16,14 +17,14 @@ _SHOWN = 8
 
 def check_supported(model: ir.Model, device: str) -> None:
     """Raises UnsupportedOpError that lists every unsupported operator of the graph, its bodies and the functions."""
-    problems: dict[str, list[ir.Node]] = {}
+    problems: dict[str, list[str]] = {}
     for opsets, nodes in _scopes(model):
-        for node in nodes:
+        for node, path in _with_paths(nodes):
             if not _covered(node, opsets, model.functions):
                 name = f"{node.domain or 'ai.onnx'}::{node.op_type}"
-                problems.setdefault(name, []).append(node)
+                problems.setdefault(name, []).append(path)
     if problems:
-        shown = "; ".join(_line(name, nodes) for name, nodes in list(problems.items())[:_SHOWN])
+        shown = "; ".join(_line(name, paths) for name, paths in list(problems.items())[:_SHOWN])
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise UnsupportedOpError(
             f"{device} has no lowering for: {shown}{more}. See: pfvm ops --device {device}, or use pfvm:cpu"
@@ -32,9 +33,18 @@ def check_supported(model: ir.Model, device: str) -> None:
 
 
 def _scopes(model: ir.Model) -> Iterable[tuple[Mapping[str, int], Iterable[ir.Node]]]:
-    yield model.graph.opset_imports, model.graph.all_nodes()
+    yield model.graph.opset_imports, model.graph
     for function in _called(model):
-        yield function.opset_imports or model.graph.opset_imports, function.all_nodes()
+        yield function.opset_imports or model.graph.opset_imports, function
+
+
+def _with_paths(nodes: Iterable[ir.Node], where: str = "") -> Iterable[tuple[ir.Node, str]]:
+    """Every node there and in the bodies, with how messages name it."""
+    for node in nodes:
+        path = describe(node) + where
+        yield node, path
+        for body in bodies_of(node):
+            yield from _with_paths(body, f" in a body of {path}")
 
 
 def _called(model: ir.Model) -> list[ir.Function]:
@@ -59,9 +69,9 @@ def _covered(node: ir.Node, opsets: Mapping[str, int], functions: Mapping) -> bo
     )
 
 
-def _line(name: str, nodes: list[ir.Node]) -> str:
-    count = f", {len(nodes)} nodes" if len(nodes) > 1 else ""
-    return f"{name} (first: {describe(nodes[0])}{count})"
+def _line(name: str, paths: list[str]) -> str:
+    count = f", {len(paths)} nodes" if len(paths) > 1 else ""
+    return f"{name} (first: {paths[0]}{count})"
 
 
 def _check_types(model: ir.Model, device: str) -> None:

@@ -1,0 +1,62 @@
+"""How values flow between a control-flow node and its bodies: what an output, or a body's input, is computed from."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+Reads = list[ir.Value | None]
+
+
+def bodies_of(node: ir.Node) -> list[ir.Graph]:
+    """The graphs among the node's attributes."""
+    attributes = node.attributes.values()
+    return [a.value for a in attributes if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
+
+
+def output_reads(node: ir.Node, value: ir.Value) -> Reads:
+    """What output `value` of an If, Loop or Scan is computed from: the node's inputs and values of its bodies."""
+    index = value.index() or 0
+    bodies = bodies_of(node)
+    if node.op_type == "If":
+        return [node.inputs[0], *(body.outputs[index] for body in bodies)]
+    (body,) = bodies
+    control = _iterations(node, body)
+    initial = _initial(node)
+    own: Reads = [initial[index]] if index < _states(node, body) else []
+    return [*control, *own, body.outputs[index + _hidden_outputs(node)]]
+
+
+def body_input_reads(node: ir.Node, value: ir.Value) -> Reads:
+    """What input `value` of a body of a Loop or Scan is computed from, over all iterations."""
+    (body,) = bodies_of(node)
+    index = next(i for i, v in enumerate(body.inputs) if v is value)
+    state = index - (2 if node.op_type == "Loop" else 0)
+    if state < 0:
+        return _iterations(node, body)
+    if state >= _states(node, body):
+        return [_initial(node)[state]]  # a slice of a scan input
+    return [*_iterations(node, body), _initial(node)[state], body.outputs[state + _hidden_outputs(node)]]
+
+
+def _iterations(node: ir.Node, body: ir.Graph) -> Reads:
+    """What the number of iterations follows from; a Scan's is a shape."""
+    return [*node.inputs[:2], body.outputs[0]] if node.op_type == "Loop" else []
+
+
+def _initial(node: ir.Node) -> Reads:
+    """The node's inputs that correspond to the body's, states first."""
+    if node.op_type == "Loop":
+        return list(node.inputs[2:])
+    given = len(bodies_of(node)[0].inputs)
+    return list(node.inputs[len(node.inputs) - given :])  # opset 8 has the sequence lengths before them
+
+
+def _states(node: ir.Node, body: ir.Graph) -> int:
+    if node.op_type == "Loop":
+        return len(body.inputs) - 2
+    return len(body.inputs) - node.attributes.get_int("num_scan_inputs", 0)
+
+
+def _hidden_outputs(node: ir.Node) -> int:
+    """Outputs of the body that are none of the node's: the condition of a Loop."""
+    return 1 if node.op_type == "Loop" else 0

@@ -13,18 +13,14 @@ import pytest
 
 pytest.importorskip("jax")
 
-from pfvm.errors import UnsupportedOpError
 from pfvm.runtime.ort import OrtExecutable
 from pfvm.runtime.xla import XlaExecutable
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared"
 MODELS = sorted((SHARED / "models").glob("*.onnx"))
-REFUSED = {
-    "piper-tts--tashkeel.onnx": "GRU",
-    "silero-vad--silero_vad_16k_op15.onnx": "LSTM",
-    "silero-vad--silero_vad_openvino_16k.onnx": "LSTM",
-    "text2tashkeel--bilstm.int8.onnx": "DynamicQuantizeLSTM",
-}
+# Layers that quantize their own state at every step: an element on a rounding boundary falls on the other side
+# where a sigmoid differs in its last bit, and the difference of one step of 256 lives on. Classes must be the same.
+REQUANTIZED = {"text2tashkeel--bilstm.int8.onnx": 0.02}
 
 if not MODELS:
     pytest.skip("needs the test models in ../shared/models", allow_module_level=True)
@@ -43,7 +39,7 @@ def inputs_of(path: pathlib.Path, recipe: dict) -> dict[str, np.ndarray]:
     return caselib.synth_inputs(onnx.load(path), recipe)
 
 
-@pytest.mark.parametrize("path", [p for p in MODELS if p.name not in REFUSED], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
 def test_model_equals_onnx_runtime(path):
     exe, oracle = XlaExecutable(ir.load(path)), OrtExecutable(ir.load(path), optimize=False)
     for recipe in recipes(path):
@@ -51,11 +47,7 @@ def test_model_equals_onnx_runtime(path):
         got = exe(feeds)
         for name, want in oracle(feeds).items():
             assert got[name].dtype == want.dtype and got[name].shape == want.shape
-            atol = 1e-5 * max(1.0, float(np.abs(want).max()))
+            atol = REQUANTIZED.get(path.name, 1e-5) * max(1.0, float(np.abs(want).max()))
             np.testing.assert_allclose(got[name], want, rtol=1e-3, atol=atol)
-
-
-@pytest.mark.parametrize("path", [p for p in MODELS if p.name in REFUSED], ids=lambda p: p.stem)
-def test_model_is_refused_when_it_is_loaded(path):
-    with pytest.raises(UnsupportedOpError, match=REFUSED[path.name]):
-        XlaExecutable(ir.load(path))
+            if path.name in REQUANTIZED:
+                np.testing.assert_array_equal(got[name].argmax(-1), want.argmax(-1))

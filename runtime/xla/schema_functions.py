@@ -9,8 +9,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-# Their bodies need what the rules do not have yet: sequences, random numbers, Scan.
-_BODIES_WITHOUT_RULES = {"SequenceMap", "Bernoulli", "LinearAttention"}
+# Their bodies need what the rules do not have yet: sequences, Scan.
+_BODIES_WITHOUT_RULES = {"SequenceMap", "LinearAttention"}
 
 
 class SchemaFunctions:

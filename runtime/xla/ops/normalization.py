@@ -18,16 +18,39 @@ def _per_channel(v: Any, rank: int) -> Any:
 
 
 def batch_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
-    """Inference form: the stored statistics."""
-    if ctx.attr("training_mode", 0) or (ctx.opset < 7 and not ctx.attr("is_test", 0)):
-        raise ctx.unsupported("training mode")
-    if ctx.opset < 9 and not ctx.attr("spatial", 1):
-        raise ctx.unsupported("spatial=0")
-    rank = x.ndim
+    """Training form: normalizes by the batch's statistics and moves the stored ones by `momentum` towards them.
+
+    The form: `training_mode` from opset 14 on, before that the outputs that the node has. `spatial=0` (before opset 9):
+    statistics for each element of a sample instead of each channel.
+    """
+    each = ctx.opset < 9 and not ctx.attr("spatial", 1)
+    shape = (1, *x.shape[1:]) if each else (1, -1) + (1,) * (x.ndim - 2) if x.ndim > 1 else x.shape
+    training = ctx.attr("training_mode", 0) if ctx.opset >= 14 else len(node.outputs) > 1
+    if ctx.opset < 7 and bool(ctx.attr("is_test", 0)) == bool(training):
+        raise ctx.unsupported("a node whose is_test contradicts its number of outputs")
     epsilon = np.asarray(ctx.attr("epsilon"), var.dtype)
-    factor = scale / jnp.sqrt(var + epsilon)
-    y = (x - _per_channel(mean, rank)) * _per_channel(factor, rank) + _per_channel(bias, rank)
-    return y.astype(x.dtype)
+    if not training:
+        return _affine(x, mean, var + epsilon, scale, bias, shape)
+    batch_mean, batch_var = _batch_statistics(x, (0,) if each else (0, *range(2, x.ndim)))
+    batch_mean, batch_var = (v.astype(mean.dtype).reshape(mean.shape) for v in (batch_mean, batch_var))
+    y = _affine(x, batch_mean, batch_var + epsilon, scale, bias, shape)
+    momentum = np.asarray(ctx.attr("momentum"), mean.dtype)
+    moved = [
+        old * momentum + new * (np.asarray(1, mean.dtype) - momentum)
+        for old, new in ((mean, batch_mean), (var, batch_var))
+    ]
+    return y, *moved, *(() if ctx.opset >= 14 else (batch_mean, batch_var))
+
+
+def _batch_statistics(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
+    """Mean and variance of the population, in float32 at least."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return jnp.mean(wide, axes), jnp.var(wide, axes)
+
+
+def _affine(x: Any, mean: Any, var: Any, scale: Any, bias: Any, shape: tuple[int, ...]) -> Any:
+    factor = scale / jnp.sqrt(var)
+    return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)).astype(x.dtype)
 
 
 def instance_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any, bias: Any) -> Any:

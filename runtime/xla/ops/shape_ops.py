@@ -81,15 +81,6 @@ def space_to_depth(ctx: Context, node: ir.Node, x: Any) -> Any:
     return y.transpose(order).reshape(n, c * b**k, *(s // b for s in spatial))
 
 
-def dropout(ctx: Context, node: ir.Node, x: Any, ratio: Any = None, training_mode: Any = None) -> Any:
-    """Inference only: the identity, with an all-true mask."""
-    if training_mode is not None and bool(ctx.concrete(training_mode)):
-        raise ctx.unsupported("training mode")
-    if ctx.opset < 7 and not ctx.attr("is_test", 0):
-        raise ctx.unsupported("training mode (is_test=0)")
-    return x, ctx.xp.ones(x.shape, bool if ctx.opset >= 10 else x.dtype)
-
-
 register("Shape", place="shape")(shape)
 register("Size", place="shape")(size)
 register("Reshape", place="host")(reshape)
@@ -101,4 +92,3 @@ register("Expand", place="host")(expand)
 register("Identity", place="host")(identity)
 register("DepthToSpace")(depth_to_space)
 register("SpaceToDepth")(space_to_depth)
-register("Dropout")(dropout)

@@ -9,8 +9,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-# Their bodies need what the rules do not have yet: sequences, Scan.
-_BODIES_WITHOUT_RULES = {"SequenceMap", "LinearAttention"}
+# Their bodies need what the rules do not have: sequences.
+_BODIES_WITHOUT_RULES = {"SequenceMap"}
 
 
 class SchemaFunctions:

@@ -27,7 +27,7 @@ def grid_sample(ctx: Context, node: ir.Node, x: Any, grid: Any) -> Any:
     if mode != "cubic":
         positions = [_bounded(p, n, padding, align) for p, n in zip(positions, sizes)]
     if mode == "nearest":
-        return _read(x, [jnp.round(p) for p in positions], padding, align).astype(x.dtype)
+        return read_at(x, [jnp.round(p) for p in positions], padding, align).astype(x.dtype)
     taps = 2 if mode == "linear" else 4
     total: Any = 0
     for offsets in itertools.product(range(taps), repeat=len(sizes)):
@@ -38,7 +38,7 @@ def grid_sample(ctx: Context, node: ir.Node, x: Any, grid: Any) -> Any:
             index.append(first + offset)
             distance = jnp.abs(position - first - offset)
             weight = weight * (1 - distance if mode == "linear" else cubic(jnp, distance, -0.75))
-        total = total + _read(x, index, padding, align) * jnp.expand_dims(jnp.asarray(weight), 1)
+        total = total + read_at(x, index, padding, align) * jnp.expand_dims(jnp.asarray(weight), 1)
     return total.astype(x.dtype)
 
 
@@ -60,7 +60,7 @@ def _bounded(position: Any, size: int, padding: str, align: bool) -> Any:
     return position
 
 
-def _read(x: Any, index: list[Any], padding: str, align: bool) -> Any:
+def read_at(x: Any, index: list[Any], padding: str = "zeros", align: bool = False) -> Any:
     """x at whole-number positions, outside ones by the padding mode. Result: N, C, output spatial."""
     sizes = x.shape[2:]
     index = [_bounded(i, n, padding, align) for i, n in zip(index, sizes)]

@@ -32,7 +32,9 @@ class Oracle:
         self.engine = ORT
         self._run: Any
         try:
-            self._run = OrtExecutable(model, threads=1, optimize=False, custom_ops_library=custom_ops_library)
+            self._run = OrtExecutable(
+                model, threads=1, optimize=False, custom_ops_library=custom_ops_library, expand=False
+            )
         except UnsupportedOpError as unsupported:
             self.engine = REFERENCE
             self._run = _Reference(model, unsupported)

@@ -12,14 +12,13 @@ from pfvm.errors import UnsupportedOpError
 
 from .executable import UNNAMED, TensorSpec, check_feeds, specs_of
 from .ort_errors import run_error
+from .ort_expand.expander import expandable
+from .ort_expand.kernels import kernel_versions
 from .ort_session import open_session, session_options
 from .ort_values import RAW_TYPES, from_ort, is_extension, to_ort
 
 if TYPE_CHECKING:
     import onnxruntime
-
-# What ONNX Runtime's own layout optimizer writes; no file holds them.
-_INTERNAL_DOMAINS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
 
 
 class OrtExecutable:
@@ -31,6 +30,8 @@ class OrtExecutable:
     optimize: False runs the graph exactly as written (the oracle's setting).
     integer_kernels: True lets QuantizeLinear/DequantizeLinear groups run on int8 kernels: faster, and a quantization
         step off here and there. By default such a graph computes in float, as it is written.
+    expand: express what ONNX Runtime lacks (an operator, an opset, a type) by what it has, where `model` is an
+        ir.Model; see `pfvm.runtime.ort_expand`. False leaves the graph exactly as written.
 
     Raises UnsupportedOpError (unknown operator, no kernel), InvalidModelError, OptionError (bad library).
     """
@@ -45,11 +46,12 @@ class OrtExecutable:
         custom_ops_library: str | os.PathLike[str] | None = None,
         optimize: bool = True,
         integer_kernels: bool = False,
+        expand: bool = True,
     ) -> None:
         self._model = model if isinstance(model, ir.Model) else None
         options = session_options(threads=threads, custom_ops_library=custom_ops_library, optimize=optimize)
         # The session borrows the memory of large weights.
-        self._session, self._memory = open_session(model, options, integer_kernels, self.device)
+        self._session, self._memory = open_session(model, options, integer_kernels, self.device, expand)
         if isinstance(model, ir.Model):
             self.inputs, self.optional_inputs, self.outputs = specs_of(model)
         else:
@@ -87,17 +89,17 @@ class OrtExecutable:
 
 def evaluate(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Runs the graph once exactly as written, on one thread: for constant folding and as the oracle."""
-    return OrtExecutable(model, threads=1, optimize=False)(feeds)
+    return OrtExecutable(model, threads=1, optimize=False, expand=False)(feeds)
 
 
 def supported_ops() -> dict[tuple[str, str], tuple[int, ...]]:
-    """(domain, operator) → the opset versions at which a CPU kernel of its own starts. Domain "" is ai.onnx."""
-    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
+    """(domain, operator) → the opset versions from which it runs: with a CPU kernel, or expanded to operators with one.
 
-    found: dict[tuple[str, str], set[int]] = {}
-    for kernel in get_all_opkernel_def():
-        if kernel.provider == "CPUExecutionProvider" and kernel.domain not in _INTERNAL_DOMAINS:
-            found.setdefault((kernel.domain, kernel.op_name), set()).add(kernel.version_range[0])
+    Domain "" is ai.onnx.
+    """
+    found = kernel_versions()
+    for key, versions in expandable().items():
+        found[key] = found.get(key, set()) | versions
     return {key: tuple(sorted(found[key])) for key in sorted(found)}
 
 

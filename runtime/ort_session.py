@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import onnx
 import onnx_ir as ir
-from pfvm.errors import OptionError
+from pfvm.errors import OptionError, UnsupportedOpError
 
 from .ort_errors import load_error
+from .ort_expand.expander import expand as expand_model
+from .ort_expand.expander import needs_expansion
 from .ort_model import external_folder, large_initializers, serialize
 from .ort_values import to_ort
 
@@ -66,8 +70,12 @@ def open_session(
     options: onnxruntime.SessionOptions,
     integer_kernels: bool,
     device: str,
+    expand: bool = False,
 ) -> tuple[onnxruntime.InferenceSession, list[onnxruntime.OrtValue]]:
-    """The session, and the memory that it borrows. Raises what a pfvm error says best (see `load_error`)."""
+    """The session, and the memory that it borrows. Raises what a pfvm error says best (see `load_error`).
+
+    expand: replace what ONNX Runtime has no kernel for, in what it is given to load; `model` itself is not changed.
+    """
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)
@@ -85,10 +93,32 @@ def open_session(
     else:
         source = model if isinstance(model, bytes) else os.fspath(model)
     disabled = [*DISABLED_OPTIMIZERS, *([] if integer_kernels else [_INTEGER_KERNELS])]
+
+    def create(data: str | bytes) -> onnxruntime.InferenceSession:
+        try:
+            return onnxruntime.InferenceSession(
+                data, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
+            )
+        except Exception as error:
+            raise load_error(error, model if isinstance(model, ir.Model) else None, device) from error
+
+    if not expand or not isinstance(source, bytes):
+        return create(source), memory
+    return _create_expanded(source, create), memory
+
+
+def _create_expanded(
+    source: bytes, create: Callable[[bytes], onnxruntime.InferenceSession]
+) -> onnxruntime.InferenceSession:
+    """A model that ONNX Runtime runs is loaded as it is. Its operators tell most of the others; types tell the rest."""
+    proto = onnx.ModelProto.FromString(source)
+    if needs_expansion(proto):
+        expanded = expand_model(proto)
+        return create(source if expanded is None else expanded.SerializeToString())
     try:
-        session = onnxruntime.InferenceSession(
-            source, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
-        )
-    except Exception as error:
-        raise load_error(error, model if isinstance(model, ir.Model) else None, device) from error
-    return session, memory
+        return create(source)
+    except UnsupportedOpError:
+        expanded = expand_model(proto)
+        if expanded is None:
+            raise
+    return create(expanded.SerializeToString())

@@ -1,0 +1,30 @@
+"""Rules by (domain, operator), one file per family. Each applies where ONNX Runtime has no kernel or a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pfvm.runtime.ort_expand.node import Rule
+
+from . import attention, integers, old_forms, recurrent, spectral, strings, training
+
+_TABLES: tuple[Mapping[tuple[str, str], Rule], ...] = (
+    attention.RULES,
+    integers.RULES,
+    recurrent.RULES,
+    spectral.RULES,
+    strings.RULES,
+    training.RULES,
+)
+
+RULES: Mapping[tuple[str, str], tuple[Rule, ...]] = {
+    key: tuple(table[key] for table in _TABLES if key in table) for table in _TABLES for key in table
+}
+
+OLD_FORMS: Mapping[tuple[str, str], tuple[Rule, ...]] = {key: (rule,) for key, rule in old_forms.RULES.items()}
+"""For models of opset 1 to 6, before they are raised."""
+
+WITHOUT_AN_ERROR: frozenset[tuple[str, str]] = frozenset(
+    {*attention.RULES, *spectral.RULES, ("", "ReduceMax"), ("", "ReduceMin"), ("", "ConvInteger")}
+)
+"""What ONNX Runtime loads, and then computes less well or fails at. The other rules wait until it refuses a model."""

@@ -11,10 +11,14 @@ import pytest
 pytest.importorskip("jax")
 pytest.importorskip("onnxruntime")
 
+import jax
 from pfvm.errors import InvalidModelError, UnsupportedOpError
 from pfvm.runtime.ort import OrtExecutable
 from pfvm.runtime.xla import XlaExecutable
-from pfvm.runtime.xla.context import DataDependentShapeError
+from pfvm.runtime.xla.context import DataDependentShapeError, Scope
+from pfvm.runtime.xla.interpreter import Interpreter
+from pfvm.runtime.xla.schema_functions import SchemaFunctions
+from pfvm.runtime.xla.weights import Weights
 from xla_cases import assert_equal
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -133,8 +137,10 @@ def test_branches_of_different_shapes_that_follow_from_data_are_an_error():
         .replace("(f)", "(m)")
         .replace("c = Cast", "m = ReduceMax<keepdims = 0>(h) c = Cast")
     )
-    with pytest.raises(DataDependentShapeError, match=r"If .*output 0 \('y'\) is float32\[6\] .*float32\[3\]"):
+    message = r"If .*output 0 \('y'\) is float32\[6\] .*float32\[3\]"
+    with pytest.raises(DataDependentShapeError, match=message) as error:
         load(text)({"x": X, "h": np.ones(40, np.float32)})
+    assert error.value.node.op_type == "If"
 
 
 def test_a_branch_that_does_not_fit_is_no_error_where_it_is_not_taken():
@@ -428,6 +434,38 @@ def test_scan_errors_name_the_node():
         load(text.replace("BODY", "Sum(p, q, r)"))({"s": X[:2], "a": a, "b": a[:2]})
     with pytest.raises(InvalidModelError, match=r"Scan .*carried value 'p' is \[2\] .*\[4\]"):
         load(text.replace("BODY", "Concat<axis = 0>(p, q)"))({"s": X[:2], "a": a, "b": a})
+
+
+# ---- derivatives
+
+
+def test_counted_loops_scans_and_branches_can_be_differentiated():
+    text = """
+    g (float[2] x, bool f) => (float total) <int64 m = {3}, bool go = {1}, float[2] w = {2, 3}> {
+      y, s = Loop(m, go, x) <body = b (int64 i, bool c, float[2] a) => (bool d, float[2] z, float[2] e) {
+        d = Identity(c) z = Mul(a, x) e = Identity(a) }>
+      t, u = Scan <num_scan_inputs = 1, body = c (float[2] p, float[2] q) => (float[2] r, float[2] v) {
+        n = Mul(q, w) r = Add(p, n) v = Neg(r) }>(y, s)
+      k = If(f) <then_branch = t () => (float[2] g) { g = Mul(t, x) },
+                 else_branch = e () => (float[2] h) { h = Neg(t) }>
+      total = ReduceSum<keepdims = 0>(k)
+    }
+    """
+    graph = ir.serde.deserialize_model(model(text))
+    weights = Weights(graph)
+
+    def total(x: jax.Array, flag: jax.Array) -> jax.Array:
+        constants = {v: weights.constant(v) for v in weights.arguments()}
+        interpreter = Interpreter(graph.functions, SchemaFunctions(), weights, constants, set())
+        scope = Scope(graph.graph.opset_imports, dict(zip(graph.graph.inputs, (x, flag))))
+        interpreter.run(graph.graph, scope)
+        return interpreter.read(graph.graph.outputs[0], scope)
+
+    with jax.enable_x64(True):
+        # total = Σ (x⁴ + w (x + x² + x³)) x
+        gradient = jax.jit(jax.grad(total))(X[:2], TRUE)
+    x, w = X[:2], np.array([2, 3])
+    np.testing.assert_allclose(gradient, 5 * x**4 + w * (2 * x + 3 * x**2 + 4 * x**3), rtol=1e-5)
 
 
 # ---- errors

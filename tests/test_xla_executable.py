@@ -241,12 +241,6 @@ def test_operators_without_tensors_are_refused(op):
         XlaExecutable(ir.serde.deserialize_model(onnx.helper.make_model(graph, ir_version=8)))
 
 
-def test_training_mode_is_refused():
-    text = """g (float[N] x) => (float[N] y) <float r = {0.5}, bool t = {1}> { y = Dropout(x, r, t) }"""
-    with pytest.raises(UnsupportedOpError, match="training mode"):
-        load(text)({"x": np.ones(2, np.float32)})
-
-
 def test_operands_that_do_not_fit_name_the_node():
     exe = load("g (float[N] x, float[M] y) => (float[K] z) { z = Add(x, y) }")
     with pytest.raises(InvalidModelError, match=r"Add .*float32\[2\], float32\[3\]"):

@@ -34,7 +34,8 @@ def arrays(values: Sequence[Any]) -> list[jax.Array]:
 
 def data_dependent(ctx: Context, why: str) -> DataDependentShapeError:
     """The error for what has no fixed shape."""
-    return DataDependentShapeError(f"{ctx.where} cannot be expressed in XLA, data-dependent shape: {why}; use pfvm:cpu")
+    message = f"{ctx.where} cannot be expressed in XLA, data-dependent shape: {why}; use pfvm:cpu"
+    return DataDependentShapeError(message, ctx.node)
 
 
 def check_dtypes(ctx: Context, names: Sequence[ir.Value], before: Sequence[Any], after: Sequence[Any]) -> None:

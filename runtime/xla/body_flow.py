@@ -60,3 +60,18 @@ def _states(node: ir.Node, body: ir.Graph) -> int:
 def _hidden_outputs(node: ir.Node) -> int:
     """Outputs of the body that are none of the node's: the condition of a Loop."""
     return 1 if node.op_type == "Loop" else 0
+
+
+def follows_iteration(body: ir.Graph, value: ir.Value) -> bool:
+    """Is `value` of a Loop's body computed from the counter or a carried value, as far as its own nodes show?"""
+    changing = {*body.inputs[:1], *body.inputs[2:]}
+    pending, seen = [value], {value}
+    while pending:
+        current = pending.pop()
+        if current in changing:
+            return True
+        node = current.producer()
+        reads = [v for v in node.inputs if v is not None and v not in seen] if node is not None else []
+        seen.update(reads)
+        pending += reads
+    return False

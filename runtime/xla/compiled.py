@@ -147,7 +147,8 @@ class SegmentRunner:
                 return DataDependentShapeError(
                     f"{locate(request.node, request.scope)} needs the value of {request.value.name!r} when the model "
                     f"is compiled, but that depends on the data of {value.name!r} ({what}), which is known only at run "
-                    f"time; {self._device_name} cannot run this, pfvm:cpu can"
+                    f"time; {self._device_name} cannot run this, pfvm:cpu can",
+                    request.node,
                 )
         return UnsupportedOpError(
             f"{locate(request.node, request.scope)} needs the value of {request.value.name!r} at compile time, and "

@@ -28,7 +28,14 @@ class TraceInstead(Exception):
 
 
 class DataDependentShapeError(UnsupportedOpError):
-    """A shape that follows from the data of a run-time input: XLA has no program for it, another engine may."""
+    """A shape that follows from the data of a run-time input: XLA has no program for it, another engine may.
+
+    `node` is the one to cut out.
+    """
+
+    def __init__(self, message: str, node: ir.Node) -> None:
+        super().__init__(message)
+        self.node = node
 
 
 class NeedsValue(Exception):

@@ -23,6 +23,7 @@ from pfvm.runtime.xla.bodies import (
     may_unroll,
     stack,
 )
+from pfvm.runtime.xla.body_flow import follows_iteration
 from pfvm.runtime.xla.context import Context, NeedsValue
 from pfvm.runtime.xla.registry import register
 
@@ -172,7 +173,9 @@ def _started(this: _Loop, trips: int | None) -> list[Any]:
     if this.ctx.force_host or trips == 1:
         return this.unrolled(trips)
     try:
-        if trips is not None and trips < _COUNTABLE:
+        # Where the condition hardly is constant, the body need not be traced twice to learn it.
+        worth = this.scanned or not follows_iteration(this.body, this.body.outputs[0])
+        if trips is not None and trips < _COUNTABLE and worth:
             try:
                 return this.counted(trips)
             except _MayEndEarly:

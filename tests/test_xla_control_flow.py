@@ -422,6 +422,30 @@ def test_a_shape_that_a_scan_computes_is_known_after_it():
     check(text, *({"x": X[:1], "sizes": i64(*sizes)} for sizes in ((2, 3), (1,), (3, 2))), compilations=3)
 
 
+def test_slices_by_the_counters_of_nested_loops_are_written_out():
+    text = """
+    g (float[4, 4] x) => (float[1, 1] y) <int64 four = {4}, float[1, 1] zero = {0}, int64[1] one = {1}> {
+      y = Loop(four, , zero) <body = o (int64 i, bool c, float[1, 1] a) => (bool d, float[1, 1] r) {
+        d = Identity(c)
+        r = Loop(four, , a) <body = n (int64 j, bool g, float[1, 1] p) => (bool h, float[1, 1] q) {
+          h = Identity(g) row = Reshape(i, one) column = Reshape(j, one) s = Concat<axis = 0>(row, column)
+          e = Add(s, one) v = Slice(x, s, e) w = Mul(p, p) q = Add(w, v) }> }>
+    }
+    """
+    check(text, {"x": np.random.default_rng(0).random((4, 4), np.float32) / 4}, compilations=1)
+
+
+def test_slices_by_elements_of_a_scan_are_compiled_for_their_values():
+    text = """
+    g (float[6] x, int64[N] at) => (float[N, 2] y) <int64[1] one = {1}, int64[1] two = {2}> {
+      y = Scan <num_scan_inputs = 1, body = b (int64 k) => (float[2] e) {
+        s = Reshape(k, one) t = Add(s, two) e = Slice(x, s, t) }>(at)
+    }
+    """
+    x = np.arange(6, dtype=np.float32)
+    check(text, *({"x": x, "at": at} for at in (i64(0, 3, 1), i64(4, 0, 2))), compilations=2)
+
+
 def test_scan_errors_name_the_node():
     text = """
     g (float[2] s, float[N, 2] a, float[M, 2] b) => (float[2] t) {

@@ -92,7 +92,8 @@ def parse_device(text: str | Device) -> Device:
 def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **options: Any) -> Executable:
     """Loads a model (not changed) on a device.
 
-    options go to the backend: threads, custom_ops_library, integer_kernels for pfvm:cpu; max_compilations for xla:cpu.
+    options go to the backend: threads, spinning, custom_ops_library, integer_kernels for pfvm:cpu; max_compilations for
+    xla:cpu.
     Raises OptionError for an unknown device or option, NotBuiltError, MissingExtraError, and what the backend raises
     for the model.
     """
@@ -105,7 +106,7 @@ def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **option
         return XlaExecutable(model, platform=device.platform, **options)
     from .ort import OrtExecutable
 
-    _refuse_unknown(device, options, ("threads", "custom_ops_library", "optimize", "integer_kernels"))
+    _refuse_unknown(device, options, ("threads", "custom_ops_library", "optimize", "integer_kernels", "spinning"))
     return OrtExecutable(model, **options)
 
 

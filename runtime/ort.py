@@ -32,6 +32,7 @@ class OrtExecutable:
         step off here and there. By default such a graph computes in float, as it is written.
     expand: express what ONNX Runtime lacks (an operator, an opset, a type) by what it has, where `model` is an
         ir.Model; see `pfvm.runtime.ort_expand`. False leaves the graph exactly as written.
+    spinning: whether idle threads wait busily; None leaves it to ONNX Runtime, which does.
 
     Raises UnsupportedOpError (unknown operator, no kernel), InvalidModelError, OptionError (bad library).
     """
@@ -47,9 +48,12 @@ class OrtExecutable:
         optimize: bool = True,
         integer_kernels: bool = False,
         expand: bool = True,
+        spinning: bool | None = None,
     ) -> None:
         self._model = model if isinstance(model, ir.Model) else None
-        options = session_options(threads=threads, custom_ops_library=custom_ops_library, optimize=optimize)
+        options = session_options(
+            threads=threads, custom_ops_library=custom_ops_library, optimize=optimize, spinning=spinning
+        )
         # The session borrows the memory of large weights.
         self._session, self._memory = open_session(model, options, integer_kernels, self.device, expand)
         if isinstance(model, ir.Model):

@@ -35,7 +35,11 @@ SESSION_CONFIG = {
 
 
 def session_options(
-    *, threads: int | None = None, custom_ops_library: str | os.PathLike[str] | None = None, optimize: bool = True
+    *,
+    threads: int | None = None,
+    custom_ops_library: str | os.PathLike[str] | None = None,
+    optimize: bool = True,
+    spinning: bool | None = None,
 ) -> onnxruntime.SessionOptions:
     """Session options with everything pinned that could change results. Raises OptionError."""
     import onnxruntime
@@ -51,9 +55,17 @@ def session_options(
     options.inter_op_num_threads = 1
     for key, value in SESSION_CONFIG.items():
         options.add_session_config_entry(key, value)
+    set_spinning(options, spinning)
     if custom_ops_library is not None:
         _register(options, os.fspath(custom_ops_library))
     return options
+
+
+def set_spinning(options: onnxruntime.SessionOptions, spinning: bool | None) -> None:
+    """Whether idle threads wait busily for work. None leaves it to ONNX Runtime, which spins."""
+    if spinning is not None:
+        for pool in ("intra", "inter"):
+            options.add_session_config_entry(f"session.{pool}_op.allow_spinning", str(int(spinning)))
 
 
 def _register(options: onnxruntime.SessionOptions, library: str) -> None:

@@ -144,6 +144,35 @@ def check(
 
 
 @app.command()
+def bench(
+    models: Annotated[list[Path], typer.Argument(help="ONNX files.", show_default=False)],
+    device: Annotated[list[str], typer.Option("--device", help="See `pfvm devices`. Repeatable.")] = ["pfvm:cpu"],  # noqa: B006
+    against: Annotated[
+        list[str],
+        typer.Option("--against", help="onnxruntime, openvino, jax:FILE.py[:FUNCTION], torch:FILE.py:FUNCTION; a,b."),
+    ] = [],  # noqa: B006
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for all figures.")] = None,
+    threads: Annotated[int, typer.Option("--threads", help="Of every candidate, pinned to as many cores.")] = 1,
+    rounds: Annotated[int, typer.Option("--rounds", help="Turns of each candidate, at least 5.")] = 7,
+    seconds: Annotated[float, typer.Option("--seconds", help="Length of a turn.")] = 0.5,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for loading, and for a turn.")] = 600.0,
+    shape: Shapes = [],  # noqa: B006 - typer copies it
+    seed: Annotated[int, typer.Option("--seed", help="Of made-up inputs.")] = 0,
+    spinning: Annotated[
+        bool, typer.Option("--spinning/--no-spinning", help="Let ONNX Runtime's idle threads spin.")
+    ] = False,
+) -> None:
+    """Measure models on devices and in other engines: one process each, in turns."""
+    from .bench.command import Request
+    from .bench.command import bench as run_bench
+
+    command = ["pfvm", *sys.argv[1:]]
+    run_bench(
+        Request(models, device, against, json_file, threads, rounds, seconds, timeout, shape, seed, spinning, command)
+    )
+
+
+@app.command()
 def passes() -> None:
     """List the passes and their options."""
     from .listing import print_passes

@@ -1,0 +1,7 @@
+"""`pfvm bench`: latency of a model on devices and other engines, each in a process of its own, in turns.
+
+command.py      one run of the command           candidates.py   what is compared
+process.py      a candidate's process, seen from outside         worker.py, engines.py   the process itself
+turns.py        whose turn it is                 figures.py      median, spread, noise
+machine.py      where it ran                     report.py       table and JSON
+"""

@@ -1,0 +1,162 @@
+"""One run of `pfvm bench`."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import onnx_ir as ir
+from pfvm.compiler.importer import read_model
+from pfvm.errors import OptionError, PfvmError, UnsupportedOpError
+from pfvm.runtime.compare import Tolerance, difference
+from pfvm.runtime.executable import specs_of
+from pfvm.runtime.ort import OrtExecutable
+from pfvm.runtime.synthesis import parse_shapes, synthesize, workable
+from pfvm.tools.console import err
+from pfvm.tools.npz import read_npz, write_npz
+from pfvm.tools.run import kind
+
+from . import machine
+from .candidates import Candidate, candidates
+from .engines import Settings
+from .process import Process
+from .report import print_model, rows
+from .turns import Outcome, Timing, take_turns
+
+_LEAST_ROUNDS = 5
+
+
+class Request(NamedTuple):
+    """The command's options; `seconds` is the length of one turn."""
+
+    models: Sequence[Path]
+    devices: Sequence[str]
+    against: Sequence[str] = ()
+    json_file: Path | None = None
+    threads: int = 1
+    rounds: int = 7
+    seconds: float = 0.5
+    timeout: float = 600.0
+    shapes: Sequence[str] = ()
+    seed: int = 0
+    spinning: bool = False
+    command: Sequence[str] = ()
+
+
+def bench(request: Request) -> dict[str, Any]:
+    """Measures, prints a table per model, writes the JSON file, and returns what is in it.
+
+    Raises OptionError, the errors of reading a model, and PfvmError (after all tables) where a candidate failed.
+    """
+    _check(request)
+    compared = candidates(request.devices, request.against)
+    load_before = machine.load()
+    report: dict[str, Any] = {
+        "command": list(request.command),
+        "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": machine.describe(load_before),
+        "versions": machine.versions(c.engine for c in compared),
+        "threads": request.threads,
+        "thread_spinning": request.spinning,
+        "rounds": request.rounds,
+        "turn_seconds": request.seconds,
+        "models": [],
+    }
+    spins = "on" if request.spinning else "off"
+    err().print(f"{request.threads} thread(s), ONNX Runtime's thread spinning {spins}, {request.rounds} rounds")
+    for path in request.models:
+        measured = _model(path, compared, request, load_before)
+        report["models"].append(measured)
+        print_model(path.name, measured["results"])
+        if request.json_file is not None:
+            _write(request.json_file, report)
+    failed = [r["candidate"] for m in report["models"] for r in m["results"] if r["error"]]
+    if failed:
+        raise PfvmError(f"bench: {len(failed)} candidate(s) failed: {', '.join(dict.fromkeys(failed))}; see above")
+    return report
+
+
+def _check(request: Request) -> None:
+    if request.rounds < _LEAST_ROUNDS:
+        raise OptionError(f"--rounds {request.rounds}: at least {_LEAST_ROUNDS} are needed for a median and a spread")
+    if not 1 <= request.threads <= machine.cores():
+        raise OptionError(f"--threads {request.threads}: this machine has {machine.cores()} cores")
+    if request.json_file is not None and not request.json_file.absolute().parent.is_dir():
+        raise OptionError(f"--json {request.json_file}: no such folder")
+
+
+def _model(path: Path, compared: Sequence[Candidate], request: Request, load_before: float) -> dict[str, Any]:
+    model = read_model(path)
+    feeds = _inputs(model, request)
+    with tempfile.TemporaryDirectory(prefix="pfvm-bench-") as folder:
+        write_npz(Path(folder) / "inputs.npz", feeds)
+        outcomes = _measure(path, Path(folder), compared, request)
+        results = {c.name: _results(Path(folder) / f"{i}.npz", model) for i, c in enumerate(compared)}
+    return {
+        "model": path.name,
+        "inputs": {name: kind(value) for name, value in feeds.items()},
+        "results": rows(outcomes, _differences(results), load_before, machine.cores()),
+    }
+
+
+def _inputs(model: ir.Model, request: Request) -> dict[str, Any]:
+    """Inputs that the model accepts, found by running it once here; made up unseen where that cannot be done."""
+    shapes = parse_shapes(request.shapes)
+    try:
+        return workable(model, OrtExecutable(model, threads=1), request.seed, shapes)[0]
+    except UnsupportedOpError:
+        return synthesize(model, request.seed, shapes)
+
+
+def _measure(path: Path, folder: Path, compared: Sequence[Candidate], request: Request) -> list[Outcome]:
+    from rich.progress import Progress
+
+    settings = Settings(str(path.resolve()), str(folder / "inputs.npz"), request.threads, request.spinning)
+    by_name = {c.name: (number, c) for number, c in enumerate(compared)}
+
+    def load_request(name: str) -> dict[str, Any]:
+        number, candidate = by_name[name]
+        outputs = str(folder / f"{number}.npz") if candidate.runs_the_model else ""
+        return {"do": "load", "candidate": candidate._asdict(), "settings": settings._asdict(), "outputs": outputs}
+
+    start = {name: functools.partial(Process, name, request.threads) for name in by_name}
+    timing = Timing(request.rounds, request.seconds, request.timeout, request.timeout)
+    with Progress(console=err(), transient=True) as bar:
+        task = bar.add_task(path.name, total=len(compared) * (1 + request.rounds))
+
+        def step(name: str, what: str) -> None:
+            bar.update(task, advance=1, description=f"{path.name}: {what} {name}")
+
+        return list(take_turns(start, load_request, timing, step).values())
+
+
+def _results(path: Path, model: ir.Model) -> Mapping[str, Any] | None:
+    return read_npz(path, specs_of(model)[2]) if path.exists() else None
+
+
+def _differences(results: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
+    """Why a candidate's outputs are not the first one's. A fast wrong answer is no result."""
+    given = {name: outputs for name, outputs in results.items() if outputs is not None}
+    reference = next(iter(given.values()), {})
+    found: dict[str, str] = {}
+    for name, outputs in given.items():
+        for key in reference:
+            worst = difference(key, reference[key], outputs.get(key), Tolerance(rtol=1e-2, atol=1e-3))
+            if worst is not None:
+                found.setdefault(name, str(worst))
+    return found
+
+
+def _write(path: Path, report: Mapping[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(json.dumps(report, indent=1) + "\n")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise PfvmError(f"cannot write {path}: {error.strerror or error}") from error

@@ -68,7 +68,9 @@ def power(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
     exact = jnp.power(a.astype(jnp.float64), b.astype(jnp.float64))
     nearest = jnp.round(exact)
     # XLA's pow may miss a whole number by an ulp, which truncation would turn into an error of one.
-    return jnp.where(jnp.abs(exact - nearest) <= 1e-12 * jnp.abs(nearest), nearest, exact).astype(a.dtype)
+    whole = jnp.where(jnp.abs(exact - nearest) <= 1e-12 * jnp.abs(nearest), nearest, exact)
+    limits = np.iinfo(a.dtype)  # out of range: the smallest number, as x86 converts
+    return jnp.where((whole >= limits.min) & (whole < limits.max), whole, limits.min).astype(a.dtype)
 
 
 def _is_float(x: Any) -> bool:

@@ -24,7 +24,7 @@ def batch_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any, bias: A
     statistics for each element of a sample instead of each channel.
     """
     each = ctx.opset < 9 and not ctx.attr("spatial", 1)
-    shape = (1, *x.shape[1:]) if each else (1, -1) + (1,) * (x.ndim - 2) if x.ndim > 1 else x.shape
+    shape = (1, *x.shape[1:]) if each else (1, -1) + (1,) * (x.ndim - 2) if x.ndim > 1 else scale.shape
     training = ctx.attr("training_mode", 0) if ctx.opset >= 14 else len(node.outputs) > 1
     if ctx.opset < 7 and bool(ctx.attr("is_test", 0)) == bool(training):
         raise ctx.unsupported("a node whose is_test contradicts its number of outputs")

@@ -10,7 +10,33 @@ import pytest
 pytest.importorskip("onnxruntime")
 pytest.importorskip("jax")
 
-from xla_cases import COLUMNS, case, check, f32, i32, i64, ints, run  # fmt: skip
+from xla_cases import COLUMNS, case, check, f32, i32, i64, ints, run
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+case = functools.partial(case, domain="com.microsoft")
+B, S, H, N, P = 2, 3, 8, 2, 4
+X, W, BIAS = f32(B, S, H), f32(H, 3 * H), f32(3 * H)
+PAST = f32(2, B, N, P, H // N)
+RAW = ints(np.int32, B, S, low=0, high=2)
+ATTENTION = [
+    case("Attention", X, W, BIAS, num_heads=N),
+    case("Attention", X, W, BIAS, num_heads=N, unidirectional=1),
+    case("Attention", X, W, BIAS, RAW, num_heads=N, mask_filter_value=-100.0),
+    case("Attention", X, W, BIAS, i32(2, 3), num_heads=N, id="Attention-lengths"),
+    case("Attention", X, W, BIAS, i32(2, 3, 0, 1), num_heads=N, id="Attention-ends-starts"),
+    case("Attention", X, W, BIAS, ints(np.int32, B, S, S, low=0, high=2), num_heads=N, id="Attention-3d-mask"),
+    case("Attention", X, W, BIAS, None, PAST, num_heads=N, outputs=(True, True), unidirectional=1),
+    case("Attention", X, W, BIAS, None, None, f32(B, N, S, S), num_heads=N, scale=0.3),
+    case("Attention", X, f32(H, 4 + 4 + 6), f32(14), num_heads=N, qkv_hidden_sizes=[4, 4, 6]),
+    case("MultiHeadAttention", X, f32(B, 5, H), f32(B, 5, H), BIAS, num_heads=N),
+    case("MultiHeadAttention", X, f32(B, 5, H), f32(B, 5, 6), f32(2 * H + 6), num_heads=N, id="MHA-value-size"),
+    case("MultiHeadAttention", X, X, X, None, RAW, num_heads=N, id="MHA-padding"),
+    case("MultiHeadAttention", X, X, X, None, i32(3, 2), num_heads=N, id="MHA-lengths"),
+    case("MultiHeadAttention", X, X, X, None, None, f32(1, N, S, S), num_heads=N, scale=0.7, unidirectional=1),
+    case("MultiHeadAttention", X, f32(B, N, 5, 4), f32(B, N, 5, 4), num_heads=N, id="MHA-cached-cross"),
+    case("MultiHeadAttention", X, X, X, BIAS, None, None, PAST[0], PAST[1], num_heads=N, outputs=(True, True, True)),
+]  # fmt: skip
 
 COS, SIN = f32(16, 2), f32(16, 2)
 ROTARY = [

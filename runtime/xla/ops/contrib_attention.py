@@ -181,11 +181,12 @@ def group_query_attention(
 
 
 def _appended(past: Any, new: Any, before: Any, longest: int) -> Any:
-    """The new steps written behind each sequence's own past, in a buffer that holds `longest`."""
+    """The new steps written behind each sequence's own past, in a buffer that holds `longest`; zeros after that."""
     size = longest if past is None else max(longest, past.shape[2])
-    start = 0 if past is None else past.shape[2]
     buffer = jnp.zeros((*new.shape[:2], size, new.shape[3]), new.dtype)
-    buffer = buffer if past is None else buffer.at[:, :, :start].set(past)
+    if past is not None:
+        own = jnp.arange(past.shape[2])[None, :] < before[:, None]
+        buffer = buffer.at[:, :, : past.shape[2]].set(jnp.where(own[:, None, :, None], past, 0))
     batch = jnp.arange(new.shape[0])[:, None]
     steps = before[:, None] + jnp.arange(new.shape[2])
     return buffer.at[batch, :, steps].set(new.swapaxes(1, 2), mode="drop")

@@ -12,11 +12,12 @@ from pfvm.runtime.xla.ops.conv import integer_convolution
 from pfvm.runtime.xla.registry import register
 
 
-def _spread(ctx: Context, parameter: Any, shape: tuple[int, ...]) -> Any:
+def spread(ctx: Context, parameter: Any, shape: tuple[int, ...]) -> Any:
     """A scale or zero point, per tensor, per axis or blocked, in a shape that broadcasts against `shape`."""
     if parameter.size == 1 and parameter.ndim <= 1:
         return parameter.reshape(())
     axis = ctx.attr("axis", 1)
+    axis = 1 if axis is None else axis
     axis = axis + len(shape) if axis < 0 else axis
     block = ctx.attr("block_size", 0) or 0
     if block:
@@ -32,13 +33,13 @@ def quantize_linear(ctx: Context, node: ir.Node, x: Any, scale: Any, zero: Any =
     if precision:
         wide = ir.DataType(precision).numpy()
     x = x.astype(jnp.float32) if x.dtype == jnp.int32 else x
-    ratio = x.astype(jnp.float32) / _spread(ctx, scale, x.shape).astype(jnp.float32)
+    ratio = x.astype(jnp.float32) / spread(ctx, scale, x.shape).astype(jnp.float32)
     if precision and wide != jnp.float32:
-        ratio = (x.astype(wide) / _spread(ctx, scale, x.shape).astype(wide)).astype(jnp.float32)
+        ratio = (x.astype(wide) / spread(ctx, scale, x.shape).astype(wide)).astype(jnp.float32)
     if jnp.issubdtype(to, jnp.floating):
         return _saturate_float(ctx, ratio, to)
-    shift = 0 if zero is None else _spread(ctx, zero, x.shape).astype(jnp.float32)
-    return _saturate(jnp.round(ratio) + shift, to)
+    shift = 0 if zero is None else spread(ctx, zero, x.shape).astype(jnp.float32)
+    return saturate(jnp.round(ratio) + shift, to)
 
 
 def _quantized_type(ctx: Context, zero: Any) -> np.dtype:
@@ -48,7 +49,7 @@ def _quantized_type(ctx: Context, zero: Any) -> np.dtype:
     return np.dtype(ir.DataType(kind).numpy())
 
 
-def _saturate(x: Any, to: Any) -> Any:
+def saturate(x: Any, to: Any) -> Any:
     limits = jnp.iinfo(to)
     return jnp.clip(x, float(limits.min), float(limits.max)).astype(jnp.int32).astype(to)
 
@@ -69,8 +70,8 @@ def dequantize_linear(ctx: Context, node: ir.Node, x: Any, scale: Any, zero: Any
     else:
         difference = x.astype(jnp.int32)
         if zero is not None:
-            difference = difference - _spread(ctx, zero, x.shape).astype(jnp.int32)
-    return (difference.astype(jnp.float32) * _spread(ctx, scale, x.shape).astype(jnp.float32)).astype(result)
+            difference = difference - spread(ctx, zero, x.shape).astype(jnp.int32)
+    return (difference.astype(jnp.float32) * spread(ctx, scale, x.shape).astype(jnp.float32)).astype(result)
 
 
 def dynamic_quantize_linear(ctx: Context, node: ir.Node, x: Any) -> Any:
@@ -83,7 +84,7 @@ def dynamic_quantization(x: Any) -> tuple[Any, Any, Any]:
     scale = (high - low) / np.float32(255)
     scale = jnp.where(scale == 0, np.float32(1), scale)
     zero = jnp.round(jnp.clip(-low / scale, 0, 255))
-    return _saturate(jnp.round(x / scale) + zero, np.uint8), scale, zero.astype(jnp.uint8)
+    return saturate(jnp.round(x / scale) + zero, np.uint8), scale, zero.astype(jnp.uint8)
 
 
 def q_linear_matmul(
@@ -111,7 +112,7 @@ def q_linear_matmul(
         a.astype(jnp.int32) - a_zero.astype(jnp.int32), b.astype(jnp.int32) - scalar(b_zero).astype(jnp.int32)
     )
     factor = a_scale.astype(jnp.float32) * scalar(b_scale).astype(jnp.float32) / scalar(y_scale).astype(jnp.float32)
-    return _saturate(jnp.round(total.astype(jnp.float32) * factor) + scalar(y_zero).astype(jnp.float32), y_zero.dtype)
+    return saturate(jnp.round(total.astype(jnp.float32) * factor) + scalar(y_zero).astype(jnp.float32), y_zero.dtype)
 
 
 def q_linear_conv(
@@ -132,7 +133,7 @@ def q_linear_conv(
     if bias is not None:
         total = total + bias.reshape(per_channel)
     factor = x_scale.reshape(()) * w_scale.reshape(per_channel) / y_scale.reshape(())
-    return _saturate(
+    return saturate(
         jnp.round(total.astype(jnp.float32) * factor) + y_zero.reshape(()).astype(jnp.float32), y_zero.dtype
     )
 

@@ -279,24 +279,30 @@ def test_view_stages(model: Path, tmp_path: Path) -> None:
         stages(tmp_path / "empty")
 
 
-def test_view_serves_on_this_machine_only(model: Path) -> None:
-    netron = pytest.importorskip("netron")
+def test_view_serves_every_file_on_this_machine_only(model: Path) -> None:
+    pytest.importorskip("netron")
     import urllib.request
 
     from pfvm.tools.view import serve
 
-    try:
-        (address,) = serve([model], browser=False)
-        assert address.startswith("http://127.0.0.1:")
-        assert b"netron" in urllib.request.urlopen(address, timeout=10).read().lower()
-    finally:
-        netron.stop()
+    def get(url: str) -> bytes:
+        return urllib.request.urlopen(url, timeout=10).read()
+
+    other = model.with_name("other.onnx")
+    onnx.save(onnx.parser.parse_model(TEXT.replace("{1,2,3}", "{3,2,1}")), other)
+    with serve([model, other], browser=False) as addresses:
+        for file, address in zip([model, other], addresses):
+            assert address.startswith("http://127.0.0.1:")
+            assert f'<meta name="file" content="/data/{file.name}"' in get(address).decode()
+            assert get(f"{address}/data/{file.name}") == file.read_bytes()
+    with pytest.raises(OSError):
+        get(addresses[0])
 
 
 def test_view_without_netron(pfvm: Pfvm, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
+    import importlib.util
 
-    monkeypatch.setitem(sys.modules, "netron", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "pip install 'pfvm[view]'" in one_line(pfvm("view", model, "--no-browser"))
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import socket
+import importlib.util
+import subprocess
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pfvm.errors import MissingExtraError, OptionError
+from pfvm.errors import MissingExtraError, OptionError, PfvmError
 
 # The stages of an artifacts directory, in the order in which the compiler writes them.
 STAGES = ("model.onnx", "pfvm.onnx", "l3ir_stripped.onnx")
-_HOST = "127.0.0.1"
 
 
 def view(paths: Sequence[Path], browser: bool) -> None:
@@ -22,12 +22,12 @@ def view(paths: Sequence[Path], browser: bool) -> None:
     Raises OptionError for a path that has nothing to show, MissingExtraError without netron.
     """
     files = [file for path in paths for file in stages(path)]
-    addresses = serve(files, browser)
-    for file, address in zip(files, addresses):
-        print(f"{file}  {address}", flush=True)
-    print("Ctrl-C ends it", flush=True)
-    while True:
-        time.sleep(3600)
+    with serve(files, browser) as addresses:
+        for file, address in zip(files, addresses):
+            print(f"{file}  {address}", flush=True)
+        print("Ctrl-C ends it", flush=True)
+        while True:
+            time.sleep(3600)
 
 
 def stages(path: Path) -> list[Path]:
@@ -42,22 +42,37 @@ def stages(path: Path) -> list[Path]:
     return found
 
 
-def serve(files: Iterable[Path], browser: bool) -> list[str]:
-    """Starts one Netron server per file, each in its own thread of this process. Returns their addresses."""
-    try:
-        import netron
-    except ImportError as error:
-        raise MissingExtraError("pfvm view", "view") from error
-    addresses = []
-    for file in files:
-        silence = io.StringIO()  # netron prints lines of its own
-        with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
-            host, port = netron.start(str(file), address=(_HOST, _free_port()), browse=browser)
-        addresses.append(f"http://{host}:{port}")
-    return addresses
+@contextlib.contextmanager
+def serve(files: Iterable[Path], browser: bool) -> Iterator[list[str]]:
+    """Within the block one Netron process per file runs; gives their addresses."""
+    if importlib.util.find_spec("netron") is None:
+        raise MissingExtraError("pfvm view", "view")
+    with contextlib.ExitStack() as stack:
+        servers = [(file, stack.enter_context(_server(file, browser))) for file in files]
+        yield [_address(file, server) for file, server in servers]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return probe.getsockname()[1]
+@contextlib.contextmanager
+def _server(file: Path, browser: bool) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "pfvm.tools.netron_server", str(file), *(["--browse"] if browser else [])]
+    # A session of its own: Ctrl-C is for this process, and the server ends when its standard input is closed.
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as server:
+        try:
+            yield server
+        finally:
+            server.terminate()
+
+
+def _address(file: Path, server: subprocess.Popen[str]) -> str:
+    assert server.stdout is not None
+    address = server.stdout.readline().strip()
+    if not address:
+        raise PfvmError(f"{file}: Netron does not start; `netron {file}` says why")
+    return address

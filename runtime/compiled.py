@@ -58,7 +58,7 @@ def compile(
     exported = capture(fn, example_inputs, freeze=freeze, dynamic=dynamic)
     if settings.artifacts is not None:  # only now: a refusal leaves no empty folder
         settings.artifacts.mkdir(parents=True, exist_ok=True)
-    state = TorchState(exported.states, exported.frozen)
+    state = TorchState(exported)
     result = compile_source(exported.model, settings)
     return CompiledFunction(exported, result, load_executable(result.model, target), state, target, settings.artifacts)
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import onnx_ir as ir
 import torch
 from pfvm.compiler.capture.dtypes import to_numpy, to_torch
+from pfvm.compiler.capture.export import Exported
 from pfvm.compiler.capture.fake_swap import SWAP_LOCK
 from pfvm.compiler.capture.reach import ReachedTensor
 from pfvm.errors import StaleWeightError
 
-_SAMPLE = 32  # elements looked at for writes that torch does not count (through .data)
+_PER_CALL = 16 * 2**20  # bytes of frozen weights compared at a call
 
 
 def as_array(value: Any) -> Any:
@@ -28,21 +29,31 @@ def as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
 class TorchState:
     """The tensors whose values a model needs, read again at every call from where the function finds them.
 
-    states: by name in the model. A weight that was replaced in its module, not only changed in place, is seen too.
-    frozen: the values are constants of the model; then a change is an error, not a new value.
+    A weight that was replaced in its module, not only changed in place, is seen too.
+
+    Where the weights are frozen (constants of the model), a change is an error, not a new value. Replaced tensors, new
+    memory and every write that torch counts are seen at once. Writes that torch does not count (through `.data` or
+    numpy) are found by comparing the values with those of the compile: all of them at every call up to 16 MiB of
+    weights; of more, 16 MiB a call in turns, so that such a write to a net of 160 MiB shows within ten calls.
     """
 
-    def __init__(self, states: Mapping[str, ReachedTensor], frozen: bool) -> None:
+    def __init__(self, exported: Exported) -> None:
+        states, frozen = exported.states, exported.frozen
         self._states = dict(states)
         self._frozen = frozen
-        with SWAP_LOCK:
-            self._marks = {name: _mark(s.tensor) for name, s in states.items()} if frozen else {}
-        self._copies: dict[str, tuple[Any, np.ndarray[Any, Any]]] = {}
+        self._blocks: list[_Block] = []
+        self._next = 0
+        self._marks: dict[str, tuple[int, int]] = {}
+        if frozen:
+            with SWAP_LOCK:
+                self._marks = {name: _mark(s.tensor) for name, s in states.items()}
+            stored = exported.model.graph.initializers
+            self._blocks = [block for name, s in states.items() for block in _blocks(s, stored[name])]
 
     def feeds(self) -> dict[str, np.ndarray[Any, Any]]:
         """Current values by name: views of the tensors' own memory, so nothing is sent that did not change.
 
-        A tensor that numpy cannot view (strided, on another device) is copied, again only when it changed.
+        A tensor that numpy cannot view (strided, on another device) is copied at every call.
         A frozen state has no feeds. Raises StaleWeightError.
         """
         if self._frozen:
@@ -54,16 +65,30 @@ class TorchState:
     def check_unchanged(self) -> None:
         """Raises StaleWeightError when a frozen weight was replaced or written to since the compile."""
         with SWAP_LOCK:
-            changed = next((s for name, s in self._states.items() if self._has_changed(name, s)), None)
+            changed = next((s for name, s in self._states.items() if self._is_marked(name, s)), None)
+            changed = changed or self._differing()
         if changed is not None:
             raise StaleWeightError(
                 f"weight {changed.name!r} changed after it was compiled in as a constant; compile again, or with "
                 "freeze=False to use the current weights at every call"
             )
 
-    def _has_changed(self, name: str, state: ReachedTensor) -> bool:
+    def _is_marked(self, name: str, state: ReachedTensor) -> bool:
         current = _current(state)
         return current is not state.tensor or _mark(current) != self._marks[name]
+
+    def _differing(self) -> ReachedTensor | None:
+        """The weight of the first of the next blocks, up to 16 MiB of them, that no longer holds its values."""
+        start, left = self._next, _PER_CALL
+        for step in range(len(self._blocks)):
+            block = self._blocks[(start + step) % len(self._blocks)]
+            left -= block.values.nbytes
+            if left < 0:
+                self._next = (start + step) % len(self._blocks)
+                break
+            if not np.array_equal(_bytes(block.state.tensor)[block.part], block.values):
+                return block.state
+        return None
 
     def _value(self, name: str, state: ReachedTensor) -> np.ndarray[Any, Any]:
         tensor = _current(state)
@@ -72,13 +97,7 @@ class TorchState:
                 f"weight {state.name!r} is now {tensor.dtype} {list(tensor.shape)}; "
                 f"it was compiled as {state.tensor.dtype} {list(state.tensor.shape)}: compile again"
             )
-        if tensor.device.type == "cpu" and tensor.is_contiguous():
-            return to_numpy(tensor)
-        mark = (id(tensor), *_mark(tensor))
-        known = self._copies.get(name)
-        if known is None or known[0] != mark:
-            known = self._copies[name] = (mark, to_numpy(tensor))
-        return known[1]
+        return to_numpy(tensor)
 
 
 def _current(state: ReachedTensor) -> torch.Tensor:
@@ -96,13 +115,30 @@ def _current(state: ReachedTensor) -> torch.Tensor:
     return tensor
 
 
-def _mark(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Changes when the tensor is written to: its version, and a sample, as writes through .data do not count."""
-    version = 0 if tensor.is_inference() else tensor._version
-    plain = tensor.detach()
-    step = max(1, plain.numel() // _SAMPLE)
-    if plain.is_contiguous():
-        sample = plain.view(-1)[::step]
-    else:
-        sample = plain[torch.unravel_index(torch.arange(0, plain.numel(), step), plain.shape)]
-    return version, plain.data_ptr(), to_numpy(sample).tobytes()
+def _mark(tensor: torch.Tensor) -> tuple[int, int]:
+    """Changes with most writes: the version that torch counts, and where the values lie."""
+    return 0 if tensor.is_inference() else tensor._version, tensor.data_ptr()
+
+
+class _Block(NamedTuple):
+    """A part of a weight's bytes, and what they were at the compile."""
+
+    state: ReachedTensor
+    part: slice
+    values: np.ndarray[Any, Any]
+
+
+def _blocks(state: ReachedTensor, stored: ir.Value) -> list[_Block]:
+    """Views of the values that the model holds."""
+    assert stored.const_value is not None
+    values, size = _as_bytes(stored.const_value.numpy()), _PER_CALL // 4
+    return [_Block(state, slice(at, at + size), values[at : at + size]) for at in range(0, len(values), size)]
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    return _as_bytes(to_numpy(tensor))
+
+
+def _as_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The values as bytes: NaN compares with NaN, and 0.0 differs from -0.0."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

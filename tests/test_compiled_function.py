@@ -94,11 +94,37 @@ def test_every_way_to_change_a_weight_is_seen(change: Any) -> None:
 
 
 def test_strided_weight_is_copied_again_when_it_changes() -> None:
-    weight = torch.arange(6.0).reshape(2, 3).t()
+    weight = torch.arange(300.0).reshape(100, 3).t()
     compiled = pfvm.compile(lambda x: x @ weight, X)
     assert_same(compiled(X), X @ weight)
     weight.add_(1)
     assert_same(compiled(X), X @ weight)
+    weight.data[1, 17] = -1  # one element, not counted by torch
+    assert_same(compiled(X), X @ weight)
+
+
+@pytest.mark.parametrize("index", [0, 1, 1000, 12345, 29_999])
+def test_one_changed_element_of_a_frozen_weight_is_seen(index: int) -> None:
+    model = nn.Linear(3, 10_000)
+    compiled = pfvm.compile(model, X)
+    compiled(X)
+    model.weight.data.view(-1)[index] += 1
+    with pytest.raises(InputError, match=r"weight 'weight' changed"):
+        compiled(X)
+
+
+def test_large_frozen_weights_are_compared_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pfvm.runtime import torch_state
+
+    monkeypatch.setattr(torch_state, "_PER_CALL", 4096)
+    model = nn.Linear(3, 1000)
+    compiled = pfvm.compile(model, X)
+    for _ in range(5):
+        compiled(X)
+    model.weight.data[700, 1] += 1
+    with pytest.raises(InputError, match=r"weight 'weight' changed"):
+        for _ in range(5):
+            compiled(X)
 
 
 def test_replaced_module_is_followed() -> None:
@@ -119,7 +145,7 @@ def test_weights_are_not_copied_for_a_call() -> None:
     from pfvm.runtime.torch_state import TorchState
 
     model = nn.Linear(3, 2)
-    state = TorchState(capture(lambda x: model(x), X).states, frozen=False)
+    state = TorchState(capture(lambda x: model(x), X))
     assert np.shares_memory(state.feeds()["model.weight"], model.weight.detach().numpy())
 
 

@@ -100,7 +100,10 @@ def locate(node: ir.Node, scope: Scope) -> str:
 
 @dataclasses.dataclass(eq=False)
 class Context:
-    """Handed to every rule. `xp` is numpy while the node is evaluated at trace time, else jax.numpy."""
+    """Handed to every rule. `xp` is numpy while the node is evaluated at trace time, else jax.numpy.
+
+    `overrides` are attribute values for operands in another order than the model's (see `layouts`).
+    """
 
     node: ir.Node
     scope: Scope
@@ -109,6 +112,7 @@ class Context:
     run_graph: Callable[[ir.Graph, ir.Node, Scope, Sequence[Any]], list[Any]]
     xp: ModuleType = jnp
     force_host: bool = False
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def opset(self) -> int:
@@ -126,6 +130,8 @@ class Context:
 
     def attr(self, name: str, default: Any = attributes.MISSING) -> Any:
         """Value of an attribute: the node's, else `default` where given, else the schema's default at this opset."""
+        if name in self.overrides:
+            return self.overrides[name]
         attribute = attributes.resolve(self.node, name, self.scope.bound)
         if attribute is not None:
             return attributes.value_of(attribute)

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from pfvm.errors import InvalidModelError, PfvmError, UnsupportedOpError
 
 from .context import HOST_ELEMENTS, Context, NeedsValue, Scope, TraceInstead, locate
+from .layouts import adapter_of, is_channels_last, plain
 from .registry import Rule, lookup
 from .schema_functions import SchemaFunctions
 from .weights import Weights
@@ -50,7 +51,11 @@ class Interpreter:
         return [self.read(value, inner) for value in graph.outputs]
 
     def read(self, value: ir.Value, scope: Scope) -> Any:
-        """The operand that stands for a value: a numpy array where it is known and small, else a jax array."""
+        """What stands for a value: a numpy array where it is known and small, else a jax array."""
+        return plain(self._operand(value, scope))
+
+    def _operand(self, value: ir.Value, scope: Scope) -> Any:
+        """Like `read`, or a `ChannelsLast`."""
         if value in scope.env:
             return scope.env[value]
         if value in self.weights:
@@ -69,7 +74,7 @@ class Interpreter:
         return self.weights.constant(value, at_most=HOST_ELEMENTS)
 
     def evaluate(self, node: ir.Node, scope: Scope) -> tuple[Any, ...]:
-        operands = [None if v is None or not v.name else self.read(v, scope) for v in node.inputs]
+        operands = [None if v is None or not v.name else self._operand(v, scope) for v in node.inputs]
         function = self.functions.get((node.domain, node.op_type, node.overload))
         if function is not None:
             return self.call(function, node, operands, scope)
@@ -90,13 +95,16 @@ class Interpreter:
         for value, operand in zip(function.inputs, padded):
             inner.env[value] = operand
         self.run(function, inner)
-        return tuple(self.read(value, inner) for value in function.outputs)
+        return tuple(self._operand(value, inner) for value in function.outputs)
 
     def apply(self, rule: Rule, node: ir.Node, operands: list[Any], scope: Scope) -> tuple[Any, ...]:
         context = Context(node, scope, operands, self.host_value, self.run_graph)
         context.force_host = any(value in self.forced for value in node.outputs)
         try:
-            results = self._on_host(rule, context)
+            results = self._adapted(rule, context) if is_channels_last(operands) else None
+            if results is None:
+                context.operands = operands = [plain(operand) for operand in operands]
+                results = self._on_host(rule, context)
             if results is None:
                 results = _as_tuple(rule.function(context, node, *operands))
         except (PfvmError, NeedsValue):
@@ -112,6 +120,14 @@ class Interpreter:
             if node.outputs[index].name and (node.outputs[index].uses() or node.outputs[index].is_graph_output()):
                 raise context.unsupported(f"output {index} ({node.outputs[index].name!r})")
         return results
+
+    def _adapted(self, rule: Rule, context: Context) -> tuple[Any, ...] | None:
+        """Evaluate in channels-last order; None where the node's operator cannot."""
+        if rule.place == "shape":
+            return self._on_host(rule, context)
+        adapter = adapter_of(context.node.domain, context.node.op_type)
+        results = None if adapter is None else adapter(context, rule.function, context.operands)
+        return None if results is None else _as_tuple(results)
 
     def _on_host(self, rule: Rule, context: Context) -> tuple[np.ndarray, ...] | None:
         """Evaluate at trace time where the operands are known (for "shape" rules: always); None: trace the node."""
@@ -172,4 +188,4 @@ def _as_tuple(results: Any) -> tuple[Any, ...]:
 
 def _as_numpy(results: Any) -> tuple[np.ndarray, ...]:
     items = results if isinstance(results, (tuple, list)) else (results,)
-    return tuple(np.asarray(r) for r in items)
+    return tuple(np.asarray(plain(r)) for r in items)

@@ -1,4 +1,4 @@
-"""Convolutions. Layout is N, C, spatial; weights are output channels, input channels per group, spatial."""
+"""Convolutions, computed in channels-last order. Weights are output channels, input channels per group, spatial."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.layouts import ChannelsLast, accepting, adapts, channels_last, plain
 from pfvm.runtime.xla.ops.windows import Window, read_window
 from pfvm.runtime.xla.registry import register
 
@@ -21,31 +22,45 @@ _MAX_SHIFTED_TAPS = 128
 
 
 def conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Any:
-    y = convolve(ctx, x, w)
-    return y if bias is None else y + bias.reshape((1, -1) + (1,) * (y.ndim - 2))
+    """The Conv rule with a plain result, for rules that build on it."""
+    return plain(_conv(ctx, node, x, w, bias))
 
 
-def convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None) -> Any:
-    """The convolution of the node's attributes without bias; `accumulate` is the result type where it differs."""
+def _conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> ChannelsLast:
+    y = _convolve(ctx, x, w)
+    return ChannelsLast(y if bias is None else y + bias)
+
+
+def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None) -> Any:
+    """The channels-last data of the convolution that the attributes describe, without bias.
+
+    `accumulate` is the result type where it differs.
+    """
     group = ctx.attr("group") or 1
     window = read_window(ctx, x.shape[2:], w.shape[2:])
+    data, kernel = channels_last(x), _spatial_first(w)
     if accumulate is None and group > 1 and math.prod(window.kernel) <= _MAX_SHIFTED_TAPS:
-        return _grouped(x, w, window, group)
+        return _grouped(data, kernel, window, group)
     return lax.conv_general_dilated(
-        x,
-        w,
+        data,
+        kernel,
         window.strides,
         window.pads,
         rhs_dilation=window.dilations,
         feature_group_count=group,
         preferred_element_type=accumulate,
-        dimension_numbers=_dimension_numbers(x.ndim),
+        dimension_numbers=_dimension_numbers(data.ndim),
     )
+
+
+def _spatial_first(w: Any) -> Any:
+    """O, I, spatial → spatial, I, O."""
+    return jnp.transpose(w, (*range(2, w.ndim), 1, 0))
 
 
 def _dimension_numbers(rank: int) -> tuple[str, str, str]:
     spatial = "DHWXYZ"[-(rank - 2) :] if rank <= 5 else "abcdef"[: rank - 2]
-    return ("NC" + spatial, "OI" + spatial, "NC" + spatial)
+    return (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
 
 
 def _grouped(x: Any, w: Any, window: Window, group: int) -> Any:
@@ -53,31 +68,24 @@ def _grouped(x: Any, w: Any, window: Window, group: int) -> Any:
     result = x.dtype
     if result.itemsize < 4:  # a long sum needs more bits than half precision has
         x, w = x.astype(jnp.float32), w.astype(jnp.float32)
-    one_each = w.shape[1] == 1
-    if one_each and w.shape[0] > x.shape[1]:  # several output channels for each input channel
-        x = jnp.repeat(x, w.shape[0] // x.shape[1], axis=1)
-    padded = _pad(x, window.pads)
-    term = _depthwise_term if one_each else functools.partial(_group_term, group=group)
-    terms = (term(window.shifted(padded, tap), w, tap) for tap in window.taps())
-    return functools.reduce(operator.add, terms).astype(result)
+    padded = lax.pad(x, np.zeros((), x.dtype), ((0, 0, 0), *((a, b, 0) for a, b in window.pads), (0, 0, 0)))
+    if w.shape[-2] == 1:
+        padded = jnp.repeat(padded, w.shape[-1] // x.shape[-1], axis=-1)  # output channels of each input channel
+        terms = (window.shifted(padded, tap, first=1) * w[(*tap, 0)] for tap in window.taps())
+        return functools.reduce(operator.add, terms).astype(result)
+    n, *_, c = padded.shape
+    split = jnp.moveaxis(padded.reshape(*padded.shape[:-1], group, c // group), -2, 1)  # N, group, spatial, C / group
+    weights = w.reshape(*w.shape[:-1], group, -1)
+    products = (
+        jnp.einsum("ngpc,cgo->ngpo", view.reshape(n, group, -1, c // group), weights[tap])
+        for tap in window.taps()
+        for view in (window.shifted(split, tap),)
+    )
+    total = jnp.moveaxis(functools.reduce(operator.add, products), 1, 2)
+    return total.reshape(n, *window.output_size(x.shape[1:-1]), w.shape[-1]).astype(result)
 
 
-def _depthwise_term(view: Any, w: Any, tap: tuple[int, ...]) -> Any:
-    return view * w[(slice(None), 0, *tap)].reshape((1, -1) + (1,) * (view.ndim - 2))
-
-
-def _group_term(view: Any, w: Any, tap: tuple[int, ...], group: int) -> Any:
-    n, _, *spatial = view.shape
-    weights = w[(slice(None), slice(None), *tap)].reshape(group, -1, w.shape[1])
-    product = jnp.einsum("ngcp,goc->ngop", view.reshape(n, group, w.shape[1], math.prod(spatial)), weights)
-    return product.reshape(n, w.shape[0], *spatial)
-
-
-def _pad(x: Any, pads: tuple[tuple[int, int], ...]) -> Any:
-    return lax.pad(x, np.zeros((), x.dtype), ((0, 0, 0), (0, 0, 0), *((a, b, 0) for a, b in pads)))
-
-
-def conv_transpose(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Any:
+def conv_transpose(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> ChannelsLast:
     """As a convolution of the dilated operand with the flipped kernel. `w` is C, M / group, spatial."""
     rank = x.ndim - 2
     group = ctx.attr("group") or 1
@@ -91,8 +99,8 @@ def conv_transpose(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None
     per_group = flipped.reshape(group, w.shape[0] // group, *w.shape[1:])
     weights = jnp.swapaxes(per_group, 1, 2).reshape(group * w.shape[1], w.shape[0] // group, *kernel)
     y = lax.conv_general_dilated(
-        x,
-        weights,
+        channels_last(x),
+        _spatial_first(weights),
         (1,) * rank,
         [(k - 1 - a, k - 1 - b + e) for k, (a, b), e in zip(spans, pads, extra)],
         lhs_dilation=strides,
@@ -100,7 +108,7 @@ def conv_transpose(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None
         feature_group_count=group,
         dimension_numbers=_dimension_numbers(x.ndim),
     )
-    return y if bias is None else y + bias.reshape((1, -1) + (1,) * rank)
+    return ChannelsLast(y if bias is None else y + bias)
 
 
 def _transposed_pads(
@@ -139,9 +147,10 @@ def integer_convolution(ctx: Context, x: Any, w: Any, x_zero: Any, w_zero: Any) 
             if w_zero.size > 1
             else w_zero.astype(jnp.int32).reshape(())
         )
-    return convolve(ctx, x, w.astype(jnp.int32) - shift, accumulate=jnp.int32)
+    return plain(ChannelsLast(_convolve(ctx, x, w.astype(jnp.int32) - shift, accumulate=jnp.int32)))
 
 
-register("Conv")(conv)
+register("Conv")(_conv)
 register("ConvTranspose")(conv_transpose)
 register("ConvInteger")(conv_integer)
+adapts("Conv", "ConvTranspose")(accepting)

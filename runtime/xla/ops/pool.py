@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.layouts import ChannelsLast, accepting, adapts, plain
 from pfvm.runtime.xla.ops.windows import Window, read_window
 from pfvm.runtime.xla.registry import register
 
@@ -30,15 +31,28 @@ def _pool_window(ctx: Context, size: tuple[int, ...]) -> tuple[Window, tuple[tup
 
 
 def _reduce_window(x: Any, start: Any, function: Any, window: Window, pads: tuple[tuple[int, int], ...]) -> Any:
-    return lax.reduce_window(
-        x,
+    """Of an operand in either order, in its order."""
+    last = isinstance(x, ChannelsLast)
+    data = x.data if isinstance(x, ChannelsLast) else x
+    y = lax.reduce_window(
+        data,
         np.asarray(start, x.dtype),
         function,
-        (1, 1, *window.kernel),
-        (1, 1, *window.strides),
-        ((0, 0), (0, 0), *pads),
-        window_dilation=(1, 1, *window.dilations),
+        _framed(window.kernel, 1, last),
+        _framed(window.strides, 1, last),
+        _framed(pads, (0, 0), last),
+        window_dilation=_framed(window.dilations, 1, last),
     )
+    return ChannelsLast(y) if last else y
+
+
+def _framed(spatial: tuple[Any, ...], other: Any, last: bool) -> tuple[Any, ...]:
+    """Values of the spatial axes among those of batch and channels."""
+    return (other, *spatial, other) if last else (other, other, *spatial)
+
+
+def _mapped(function: Any, x: Any) -> Any:
+    return ChannelsLast(function(x.data)) if isinstance(x, ChannelsLast) else function(x)
 
 
 def _lowest(dtype: Any) -> Any:
@@ -48,7 +62,7 @@ def _lowest(dtype: Any) -> Any:
 def max_pool(ctx: Context, node: ir.Node, x: Any) -> Any:
     window, pads = _pool_window(ctx, x.shape[2:])
     y = _reduce_window(x, _lowest(x.dtype), lax.max, window, pads)
-    return (y, _max_indices(ctx, x, window, pads)) if ctx.wants(1) else y
+    return (y, _max_indices(ctx, plain(x), window, pads)) if ctx.wants(1) else y
 
 
 def _max_indices(ctx: Context, x: Any, window: Window, pads: tuple[tuple[int, int], ...]) -> Any:
@@ -73,21 +87,37 @@ def average_pool(ctx: Context, node: ir.Node, x: Any) -> Any:
     """count_include_pad counts the pads that the node asks for, not those that ceil_mode adds."""
     window, pads = _pool_window(ctx, x.shape[2:])
     total = _reduce_window(x, 0, lax.add, window, pads)
-    ones = jnp.ones((1, 1, *x.shape[2:]), x.dtype)
-    if ctx.attr("count_include_pad", 0):
-        ones = jnp.pad(ones, ((0, 0), (0, 0), *window.pads), constant_values=1)
-        pads = tuple((0, b - own) for (_, b), (_, own) in zip(pads, window.pads))
-    return total / _reduce_window(ones, 0, lax.add, window, pads)
+    counts = _counts(window, x.shape[2:], pads, bool(ctx.attr("count_include_pad", 0)))
+    divisor = counts.flat[0] if counts.size and (counts == counts.flat[0]).all() else counts[..., None]
+    if not isinstance(x, ChannelsLast) and np.ndim(divisor):
+        divisor = counts
+    return _mapped(lambda data: data / np.asarray(divisor, x.dtype), total)
+
+
+def _counts(window: Window, size: tuple[int, ...], pads: tuple[tuple[int, int], ...], pads_count: bool) -> np.ndarray:
+    """How many elements each window averages, in the shape of the output's spatial axes."""
+    counts = np.ones((), np.int64)
+    for n, k, s, d, own, (before, after) in zip(
+        size, window.kernel, window.strides, window.dilations, window.pads, pads
+    ):
+        starts = np.arange((n + before + after - ((k - 1) * d + 1)) // s + 1) * s - before
+        taps = starts[:, None] + np.arange(k) * d
+        first, end = (-own[0], n + own[1]) if pads_count else (0, n)
+        counts = counts[..., None] * ((taps >= first) & (taps < end)).sum(1)
+    return counts
 
 
 def lp_pool(ctx: Context, node: ir.Node, x: Any) -> Any:
     window, pads = _pool_window(ctx, x.shape[2:])
     p = np.asarray(ctx.attr("p") or 2, x.dtype)
-    return _reduce_window(jnp.abs(x) ** p, 0, lax.add, window, pads) ** (1 / p)
+    powers = _mapped(lambda data: jnp.abs(data) ** p, x)
+    return _mapped(lambda data: data ** (1 / p), _reduce_window(powers, 0, lax.add, window, pads))
 
 
 def _global(function: Any) -> Any:
     def rule(ctx: Context, node: ir.Node, x: Any) -> Any:
+        if isinstance(x, ChannelsLast):
+            return ChannelsLast(function(ctx, x.data, tuple(range(1, x.ndim - 1))))
         return function(ctx, x, tuple(range(2, x.ndim)))
 
     return rule
@@ -120,3 +150,4 @@ register("GlobalMaxPool")(_global(lambda ctx, x, axes: jnp.max(x, axes, keepdims
 register("GlobalAveragePool")(_global(lambda ctx, x, axes: jnp.mean(x, axes, keepdims=True)))
 register("GlobalLpPool")(_global(_global_lp))
 register("MaxUnpool")(max_unpool)
+adapts("MaxPool", "AveragePool", "LpPool", "GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool")(accepting)

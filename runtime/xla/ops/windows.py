@@ -28,13 +28,24 @@ class Window:
         """Every position inside the kernel."""
         return itertools.product(*(range(k) for k in self.kernel))
 
-    def shifted(self, x: Any, tap: tuple[int, ...]) -> Any:
-        """The operand (already padded) as kernel position `tap` sees it: one element for each output position."""
+    def shifted(self, x: Any, tap: tuple[int, ...], first: int = 2) -> Any:
+        """The operand (already padded) as kernel position `tap` sees it: one element for each output position.
+
+        `first` is its first spatial axis.
+        """
         unpadded = dataclasses.replace(self, pads=((0, 0),) * len(self.kernel))
-        out = unpadded.output_size(x.shape[2:])
+        last = first + len(self.kernel)
+        out = unpadded.output_size(x.shape[first:last])
         begin = [t * d for t, d in zip(tap, self.dilations)]
         end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, out, self.strides)]
-        return lax.slice(x, (0, 0, *begin), (*x.shape[:2], *end), (1, 1, *self.strides))
+        before, after = (0,) * first, (0,) * (x.ndim - last)
+        ones = (1,) * first, (1,) * (x.ndim - last)
+        return lax.slice(
+            x,
+            (*before, *begin, *after),
+            (*x.shape[:first], *end, *x.shape[last:]),
+            (*ones[0], *self.strides, *ones[1]),
+        )
 
 
 def read_window(ctx: Context, size: tuple[int, ...], kernel: tuple[int, ...]) -> Window:

@@ -134,6 +134,7 @@ PRODUCTS = [
     case("MatMulInteger", ints(np.uint8, 2, 3, low=0), ints(np.int8, 3, 4), np.uint8(3), np.int8(-2)),
     case("Det", f32(2, 3, 3)),
     case("FusedMatMul", f32(2, 3), f32(4, 3), domain="com.microsoft", transB=1, alpha=0.5),
+    case("FusedMatMul", f32(2, 5, 3), f32(4, 5, 3), domain="com.microsoft", transBatchA=1, transBatchB=1, transB=1),
 ]
 
 REDUCTIONS = [

@@ -33,7 +33,7 @@ QUANTIZED = [
     case("QLinearLeakyRelu", U8(3, 4), scale(0.02), Z, scale(0.03), np.uint8(100), alpha=0.1),
     case("QLinearSigmoid", U8(3, 4), scale(0.02), Z, scale(1 / 256), np.uint8(0)),
     case("QLinearSoftmax", U8(3, 4), scale(0.02), Z, scale(1 / 256), np.uint8(0), axis=-1, opset=13),
-    case("QLinearAveragePool", IMAGE, scale(0.02), Z, scale(0.0317), np.uint8(100), kernel_shape=[2, 2], strides=[2, 2]),
+    case("QLinearAveragePool", IMAGE, scale(0.02), Z, scale(0.0317), Z, kernel_shape=[2, 2], strides=[2, 2]),
     case("QLinearAveragePool", U8(1, 6, 5, 4), scale(0.02), Z, scale(0.0317), np.uint8(100), kernel_shape=[3, 3],
          pads=[1, 1, 1, 1], channels_last=1),
     *(case("QLinearGlobalAveragePool", IMAGE, scale(0.02), Z, scale(0.03), np.uint8(100), channels_last=c)

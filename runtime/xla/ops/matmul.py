@@ -58,8 +58,8 @@ def _per_row(zero: Any) -> Any:
 
 
 def fused_matmul(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
-    if ctx.attr("transBatchA", 0) or ctx.attr("transBatchB", 0):
-        raise ctx.unsupported("transBatchA/transBatchB")
+    """transBatch: the first axis is a row axis, the ones between first and last are the batch."""
+    a, b = (jnp.moveaxis(x, 0, -2) if ctx.attr(f"transBatch{n}", 0) else x for x, n in ((a, "A"), (b, "B")))
     a = jnp.swapaxes(a, -1, -2) if ctx.attr("transA", 0) and a.ndim > 1 else a
     b = jnp.swapaxes(b, -1, -2) if ctx.attr("transB", 0) and b.ndim > 1 else b
     return jnp.matmul(a, b) * _scale(ctx.attr("alpha", 1.0), a)

@@ -6,6 +6,9 @@ command line prints the message and exits with 2; anything else that escapes is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 
 class PfvmError(Exception):
     """Base of all errors raised on purpose."""
@@ -48,3 +51,25 @@ class CaptureError(PfvmError):
 
 class MismatchError(PfvmError):
     """Two models, or a model before and after a pass, do not agree."""
+
+
+def did_you_mean(word: Any, known: Iterable[str]) -> str:
+    """ "; did you mean 'fold-constants'?" for the nearest known word, "" where none is near."""
+    import difflib
+
+    plain = {_plain(name): name for name in known}
+    wanted = _plain(str(word))
+    near = [name for name in plain if len(wanted) > 2 and wanted in name] or difflib.get_close_matches(wanted, plain, 1)
+    return f"; did you mean {plain[near[0]]!r}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def short(value: Any, longest: int = 60) -> str:
+    """A value in a message: its repr, cut; the type's name where it has several lines."""
+    text = repr(value)
+    if "\n" in text:
+        return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
+    return text if len(text) <= longest else text[: longest - 1] + "…"

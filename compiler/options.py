@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import pydantic
-from pfvm.errors import NotBuiltError, OptionError
+from pfvm.errors import NotBuiltError, OptionError, did_you_mean, short
 from pfvm.passes import pipeline, schema
 
 # Options of later versions: in the schema now, a named error until built.
@@ -58,7 +58,7 @@ class Options(pydantic.BaseModel):
     @classmethod
     def _known_opset(cls, value: int | None) -> int | None:
         if value is not None and not 1 <= value <= schema.newest_opset():
-            raise ValueError(f"ai.onnx has opsets 1 to {schema.newest_opset()}")
+            raise ValueError(f"ai.onnx has opsets 1 to {schema.newest_opset()}, not {value}")
         return value
 
     @pydantic.field_validator("passes", "disable", mode="before")
@@ -66,9 +66,20 @@ class Options(pydantic.BaseModel):
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
+    @pydantic.field_validator("passes")
+    @classmethod
+    def _known_passes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for spec in value:
+            pipeline.parse_spec(spec)
+        return value
+
+    @pydantic.field_validator("disable")
+    @classmethod
+    def _known_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(pipeline.known_name(name) for name in value)
+
     @pydantic.model_validator(mode="after")
     def _check(self) -> Options:
-        pipeline.select(self.opt_level, self.passes, self.disable)
         for name in _NOT_BUILT:
             if getattr(self, name) not in (None, False):
                 raise NotBuiltError(f"--{name} is not built yet in this version of pfvm")
@@ -92,22 +103,30 @@ def parse(
         values = source.model_dump(exclude_unset=True)
     elif isinstance(source, Mapping):
         values = dict(source)
+    elif source is None:
+        values = {}
+    elif isinstance(source, (str, os.PathLike)):
+        values = _read_file(source)
     else:
-        values = {} if source is None else _read_file(source)
+        raise OptionError(f"options are a mapping, an option file or pfvm.Options, not {short(source)}")
     values = {**from_args(values.pop("args", ())), **values, **overrides}
     values = {key: _substitute(value, placeholders or {}) for key, value in values.items()}
     try:
-        return Options(**values)
+        return Options.model_validate(values)
     except pydantic.ValidationError as error:
         raise OptionError("; ".join(_describe(item) for item in error.errors())) from error
 
 
 def _describe(item: Any) -> str:
-    name = "--" + ".".join(str(part) for part in item["loc"][:1]).replace("_", "-")
+    field = str(item["loc"][0]) if item["loc"] else ""
+    name = "-p" if field in ("passes", "pass", "p") else "--" + field.replace("_", "-")
     if item["type"] == "extra_forbidden":
-        known = ", ".join("--" + field.replace("_", "-") for field in Options.model_fields)
-        return f"there is no option {name}; options: {known}"
-    return f"{name}: {item['msg']}, not {item['input']!r}"
+        known = ["--" + field.replace("_", "-") for field in Options.model_fields]
+        return f"there is no option {name}{did_you_mean(name, known)}; options: {', '.join(known)}"
+    if item["type"] == "value_error":  # a message of our own
+        message = str(item["ctx"]["error"])
+        return f"{name}: {message}" if field else message
+    return f"{name}: {item['msg']}, not {short(item['input'])}"
 
 
 def _read_file(path: str | os.PathLike) -> dict[str, Any]:

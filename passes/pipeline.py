@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import onnx_ir as ir
-from pfvm.errors import OptionError
+from pfvm.errors import OptionError, did_you_mean
 
 from .rewriter import Rewriter
 
@@ -40,8 +40,6 @@ _CLEAN = ("infer-shapes", "fold-constants", "eliminate-identity", "eliminate-dea
 LEVELS: dict[int, tuple[str, ...]] = {0: (), 1: _CLEAN, 2: tuple(REGISTRY), 3: tuple(REGISTRY)}
 """-O0 only reads and writes; -O1 folds and cleans; -O2 is everything; -O3 is -O2 until a costlier pass exists."""
 
-MAX_ROUNDS = 16
-
 
 @dataclasses.dataclass
 class PassRecord:
@@ -67,12 +65,19 @@ class PassRecord:
 def load(name: str) -> type:
     """The class of a pass. OptionError names the passes there are."""
     if name not in REGISTRY:
-        raise OptionError(f"there is no pass {name!r}; passes: {', '.join(REGISTRY)}")
+        raise OptionError(f"there is no pass {name!r}{did_you_mean(name, REGISTRY)}; passes: {', '.join(REGISTRY)}")
     module, _, cls = REGISTRY[name].partition(":")
     return getattr(importlib.import_module(f".{module}", __package__), cls)
 
 
-_SPEC = re.compile(r"^([a-z0-9-]+)(?:\{(.*)\})?$")
+_SPEC = re.compile(r"^([A-Za-z0-9_-]+)(?:\{(.*)\})?$")
+
+
+def known_name(name: str) -> str:
+    """The pass's name, for which `fold_constants` may stand as well as `fold-constants`. Raises OptionError."""
+    dashed = name.replace("_", "-")
+    load(dashed if dashed in REGISTRY else name)
+    return dashed
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
@@ -80,7 +85,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
     found = _SPEC.match(spec.strip())
     if found is None:
         raise OptionError(f"pass {spec!r} is not of the form NAME or NAME{{option=value,…}}")
-    name, body = found.groups()
+    name, body = known_name(found[1]), found[2]
     fields = {field.name: field for field in dataclasses.fields(load(name))}
     options: dict[str, Any] = {}
     for item in filter(None, (part.strip() for part in (body or "").split(","))):
@@ -88,7 +93,8 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
         key = key.strip().replace("-", "_")
         if not equals or key not in fields:
             known = ", ".join(fields) or "none"
-            raise OptionError(f"pass {name} has no option {key!r} (write option=value); options: {known}")
+            near = did_you_mean(key, fields) if equals else " (write option=value)"
+            raise OptionError(f"pass {name} has no option {key!r}{near}; options: {known}")
         options[key] = _convert(name, key, text.strip(), str(fields[key].type))
     return name, options
 
@@ -115,9 +121,7 @@ def select(
 ) -> list[Any]:
     """The passes to run, in their order: those of the level, and those that `specs` name, less the disabled ones."""
     options = dict(parse_spec(spec) for spec in specs)
-    for name in disable:
-        load(name)
-    wanted = {*LEVELS[level], *options} - set(disable)
+    wanted = {*LEVELS[level], *options} - {known_name(name) for name in disable}
     return [load(name)(**options.get(name, {})) for name in REGISTRY if name in wanted]
 
 
@@ -129,11 +133,12 @@ def run(
 ) -> list[PassRecord]:
     """Run the passes in rounds until a round changes nothing; `after` is called after every pass.
 
-    `services` are the optional arguments that a pass's `run` may name (`evaluate`). A model that still changes after
-    MAX_ROUNDS is a fault of a pass, and said so.
+    `services` are the optional arguments that a pass's `run` may name (`evaluate`). Each round makes progress, so a
+    model cannot need more rounds than it has nodes; one that does shows a fault of a pass, and is said so.
     """
     records: list[PassRecord] = []
-    for number in range(1, MAX_ROUNDS + 1):
+    limit = 16 + measure(rw.model)[0]
+    for number in range(1, limit + 1):
         changed = False
         for each in passes:
             record = _run_one(rw, each, number, services or {})
@@ -143,7 +148,7 @@ def run(
             changed |= record.changed
         if not changed:
             return records
-    raise AssertionError(f"passes still change the model after {MAX_ROUNDS} rounds: {records[-1]}")
+    raise AssertionError(f"passes still change the model after {limit} rounds: {records[-1]}")
 
 
 def _run_one(rw: Rewriter, each: Any, number: int, services: Mapping[str, Any]) -> PassRecord:

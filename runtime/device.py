@@ -6,7 +6,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pfvm.errors import MissingExtraError, NotBuiltError, OptionError
+from pfvm.errors import MissingExtraError, NotBuiltError, OptionError, did_you_mean, short
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -78,10 +78,14 @@ def parse_device(text: str | Device) -> Device:
     """The device that a string names. Raises OptionError, with the list of known devices, for an unknown one."""
     if isinstance(text, Device):
         return text
+    if not isinstance(text, str):
+        near = did_you_mean(text, _BY_NAME)
+        raise OptionError(f"a device is a string such as 'pfvm:cpu' (see pfvm.devices()), not {short(text)}{near}")
     name, at, topology = text.partition("@")
     device = _BY_NAME.get(name)
     if device is None:
-        raise OptionError(f"unknown device {text!r}; known devices: {', '.join([*_BY_NAME, 'xla:tpu@TOPOLOGY'])}")
+        near, known = did_you_mean(text, _BY_NAME), ", ".join([*_BY_NAME, "xla:tpu@TOPOLOGY"])
+        raise OptionError(f"unknown device {text!r}{near}; known devices: {known}")
     if not at:
         return device
     if device.platform != "tpu" or not topology:
@@ -132,4 +136,5 @@ def _refuse_unknown(device: Device, options: dict[str, Any], known: tuple[str, .
     for name in options:
         if name not in known:
             have = ", ".join(known) or "none"
-            raise OptionError(f"device {device.name} has no option {name!r}; its options: {have}")
+            near = did_you_mean(name, known)
+            raise OptionError(f"device {device.name} has no option {name!r}{near}; its options: {have}")

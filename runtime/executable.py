@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import onnx_ir as ir
 from pfvm.compiler.signature import Interface
-from pfvm.errors import InputError
+from pfvm.errors import InputError, did_you_mean
 
+_FEW = 4
 Dims = tuple[int | str | None, ...]
 
 
@@ -117,13 +118,21 @@ def check_feeds(
 def _check_names(inputs: Sequence[TensorSpec], known: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> None:
     # An optional-typed input that is left out would be None; it must still be given, so that a typing error is seen.
     missing = [s for s in inputs if s.name not in feeds]
-    if missing:
-        raise InputError(f"missing input {', '.join(f'{s.name!r} ({s})' for s in missing)}")
-    names = {s.name for s in known}
+    names = [s.name for s in known]
     unknown = [name for name in feeds if name not in names]
+    if missing:
+        given = f"; {unknown[0]!r}, which was given, is no input of the model" if unknown else ""
+        raise InputError(f"missing input {', '.join(f'{s.name!r} ({s})' for s in missing)}{given}")
     if unknown:
-        have = ", ".join(repr(s.name) for s in known) or "none"
-        raise InputError(f"unknown input {unknown[0]!r}: the model's inputs are {have}")
+        raise InputError(f"unknown input {unknown[0]!r}: {_listed(inputs, known)}{did_you_mean(unknown[0], names)}")
+
+
+def _listed(inputs: Sequence[TensorSpec], known: Sequence[TensorSpec]) -> str:
+    """The inputs; overridable weights, which may be hundreds, are only counted where there are more than a few."""
+    weights = len(known) - len(inputs)
+    shown = known if weights <= _FEW else inputs
+    more = f", and {weights} weights that a call may replace" if weights > _FEW else ""
+    return f"the model's inputs are {', '.join(repr(s.name) for s in shown) or 'none'}{more}"
 
 
 def _check_value(spec: TensorSpec, value: Any, sizes: dict[str, tuple[int, str]]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import InputError, OptionError
+from pfvm.errors import InputError, OptionError, did_you_mean
 
 from .executable import TensorSpec, specs_of
 from .value_ranges import Range, input_ranges
@@ -97,7 +97,8 @@ def _check_shapes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int
     known = {spec.name: spec for spec in specs}
     for name, shape in shapes.items():
         if name not in known:
-            raise OptionError(f"shape of {name!r}: no such input; inputs: {', '.join(map(repr, known)) or 'none'}")
+            have = ", ".join(map(repr, known)) or "none"
+            raise OptionError(f"shape of {name!r}: no such input; inputs: {have}{did_you_mean(name, known)}")
         declared = known[name].shape
         if declared is None:
             continue

@@ -8,6 +8,7 @@ import pathlib
 import pytest
 from pfvm.compiler.options import Options, from_args, parse
 from pfvm.errors import NotBuiltError, OptionError
+from pfvm.passes import pipeline
 
 
 def test_keywords_arguments_and_files_are_one(tmp_path: pathlib.Path) -> None:
@@ -34,13 +35,17 @@ def test_repeated_flags_collect() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"opt_levle": 1}, "there is no option --opt-levle"),
+        ({"opt_levle": 1}, "there is no option --opt-levle; did you mean '--opt-level'"),
         ({"opt_level": 7}, "--opt-level"),
         ({"opset": 99}, "--opset"),
-        ({"passes": ("fold",)}, "there is no pass 'fold'; passes: infer-shapes"),
+        ({"passes": ("fold",)}, r"^-p: there is no pass 'fold'; did you mean 'fold-constants'\?; passes: infer-shapes"),
+        ({"passes": ("fold-constans",)}, "did you mean 'fold-constants'"),
+        ({"passes": ("fold-constants{slck=1}",)}, "has no option 'slck'; did you mean 'slack'"),
         ({"passes": ("fold-constants{size=1}",)}, "has no option 'size'"),
         ({"passes": ("fold-constants{slack=lots}",)}, "is of type int"),
-        ({"disable": ("nothing",)}, "there is no pass 'nothing'"),
+        ({"disable": ("nothing",)}, "^--disable: there is no pass 'nothing'"),
+        ({"opset": 99}, r"^--opset: ai.onnx has opsets 1 to \d+, not 99$"),
+        ({1: 2}, "1"),
         ({"args": ["opt-level=1"]}, "is not of the form --flag=value"),
         ({"args": "--verify"}, '"args" must be a list'),
         ({"fused_ops": "maybe"}, "--fused-ops"),
@@ -49,6 +54,17 @@ def test_repeated_flags_collect() -> None:
 def test_a_bad_option_is_named(options: dict, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse(options)
+
+
+def test_names_of_passes_may_have_underscores() -> None:
+    given = parse(opt_level=0, passes=["fold_constants{slack=2}"], disable="eliminate_identity")
+    assert [each.name for each in pipeline.select(0, given.passes, given.disable)] == ["fold-constants"]
+    assert given.disable == ("eliminate-identity",)
+
+
+def test_options_that_are_none_of_the_forms() -> None:
+    with pytest.raises(OptionError, match=r"a mapping, an option file or pfvm\.Options, not 3"):
+        parse(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["device", "target", "explain", "mesh", "scheduler"])

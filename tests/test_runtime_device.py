@@ -57,9 +57,17 @@ def test_a_missing_extra_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) 
         load_executable(relu(), device)
 
 
+def test_the_nearest_device_is_suggested() -> None:
+    for wrong in ("cpu", "PFVM:CPU", "pfvm:cpuu"):
+        with pytest.raises(OptionError, match=rf"unknown device '{wrong}'; did you mean 'pfvm:cpu'\?; known"):
+            parse_device(wrong)
+    with pytest.raises(OptionError, match=r"a device is a string such as 'pfvm:cpu' .*, not None"):
+        parse_device(None)  # type: ignore[arg-type]
+
+
 def test_options_are_checked_per_device() -> None:
     assert load_executable(relu(), "pfvm:cpu", threads=1, custom_ops_library=None).outputs[0].name == "y"
-    with pytest.raises(OptionError, match="device pfvm:cpu has no option 'thread'; its options: threads, "):
+    with pytest.raises(OptionError, match=r"device pfvm:cpu has no option 'thread'; did you mean 'threads'\?; its"):
         load_executable(relu(), "pfvm:cpu", thread=1)
 
 

@@ -68,6 +68,15 @@ def test_bad_feeds_name_the_input(feeds: dict, message: str) -> None:
         check_feeds([X, Y], [W], feeds)
 
 
+def test_unknown_inputs_are_not_answered_with_every_weight() -> None:
+    weights = [TensorSpec(f"w{i}", F, (3,)) for i in range(100)]
+    feeds = {"x": x(2, 3), "y": np.zeros(2, np.int64)}
+    with pytest.raises(InputError, match=r"are 'x', 'y', and 100 weights that .*; did you mean 'w7'\?$"):
+        check_feeds([X, Y], weights, {**feeds, "W7": x(3)})
+    with pytest.raises(InputError, match=r"missing input 'x' .*; 'X', which was given, is no input of the model"):
+        check_feeds([X, Y], weights, {"X": feeds["x"], "y": feeds["y"]})
+
+
 def test_sequences_and_optionals() -> None:
     sequence = TensorSpec("s", F, (None,), "sequence")
     optional = TensorSpec("o", F, (2,), "optional")

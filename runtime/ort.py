@@ -15,7 +15,7 @@ from .ort_errors import run_error
 from .ort_expand.expander import expandable
 from .ort_expand.kernels import kernel_versions
 from .ort_session import open_session, session_options
-from .ort_values import RAW_TYPES, from_ort, is_extension, to_ort
+from .ort_values import FLOAT4, RAW_TYPES, as_codes, from_codes, from_ort, is_extension, to_ort
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -63,6 +63,7 @@ class OrtExecutable:
             self.optional_inputs = tuple(_session_spec(v) for v in self._session.get_overridable_initializers())
             self.outputs = tuple(_session_spec(v) for v in self._session.get_outputs())
         self._output_names = [s.name for s in self.outputs]
+        self._coded = self._coded_names()
         self._raw_outputs = any(_is_raw(v.type) for v in self._session.get_outputs())
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,13 +74,22 @@ class OrtExecutable:
             self._refuse_mixture(values)
         try:
             if raw:
-                arguments = {name: to_ort(v) for name, v in values.items()}
+                arguments = {name: to_ort(as_codes(v) if name in self._coded else v) for name, v in values.items()}
                 results = [from_ort(v) for v in self._session.run_with_ort_values(self._output_names, arguments)]
             else:
                 results = self._session.run(self._output_names, {n: _plain(v) for n, v in values.items()})
         except Exception as error:
             raise run_error(error, self._model, self.device) from error
-        return dict(zip(self._output_names, results))
+        outputs = dict(zip(self._output_names, results))
+        return outputs | {n: from_codes(outputs[n]) for n in self._coded if n in outputs} if self._coded else outputs
+
+    def _coded_names(self) -> frozenset[str]:
+        """Inputs and outputs of float4, which the session has as uint4 after expansion."""
+        float4 = {s.name for s in (*self.inputs, *self.optional_inputs, *self.outputs) if s.dtype == FLOAT4}
+        values = (*self._session.get_inputs(), *self._session.get_overridable_initializers())
+        return frozenset(
+            v.name for v in (*values, *self._session.get_outputs()) if v.name in float4 and "uint4" in v.type
+        )
 
     def _refuse_mixture(self, values: Mapping[str, Any]) -> None:
         """ORT's Python interface has two ways in: one without bfloat16 and the like, one without these."""

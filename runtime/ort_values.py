@@ -21,6 +21,18 @@ RAW_TYPES = frozenset(
     }
 )
 
+FLOAT4 = _D.FLOAT4E2M1
+
+
+def as_codes(array: np.ndarray) -> np.ndarray:
+    """float4 values as their codes in uint4, of the same shape."""
+    return array.view(np.uint8).astype(_D.UINT4.numpy())
+
+
+def from_codes(array: np.ndarray) -> np.ndarray:
+    """The float4 values of codes in uint4."""
+    return array.astype(np.uint8).view(FLOAT4.numpy())
+
 
 def is_extension(array: np.ndarray) -> bool:
     """True for the types of ml_dtypes. Their `kind` does not tell: float8_e5m2 says "f"."""

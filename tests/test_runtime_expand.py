@@ -8,7 +8,7 @@ import onnx
 import onnx.reference
 import pytest
 from pfvm.compiler.importer import read_model
-from pfvm.errors import UnsupportedOpError
+from pfvm.errors import InvalidModelError, UnsupportedOpError
 from pfvm.runtime.ort import OrtExecutable, supported_ops
 from pfvm.runtime.ort_expand import opsets
 from pfvm.runtime.ort_expand.expander import expand, needs_expansion
@@ -300,3 +300,51 @@ def test_what_stays_unsupported_is_named() -> None:
     model = parse("g (uint8[n] x) => (uint8[a,b,3] y) { [photo] y = ImageDecoder (x) }")
     with pytest.raises(UnsupportedOpError, match=r"no kernel for node 'photo' \(ImageDecoder\)"):
         OrtExecutable(read_model(model))
+
+
+# ---- float4
+
+
+F4 = ml_dtypes.float4_e2m1fn
+ALL_CODES = np.arange(16, dtype=np.uint8).view(F4)
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16", "double", "int32"])
+def test_from_float4(dtype: str) -> None:
+    model = parse(f"g (float4e2m1[16] x) => ({dtype}[16] y) {{ y = Cast <to = 1> (x) }}", 23)
+    element = model.graph.output[0].type.tensor_type.elem_type
+    model.graph.node[0].attribute[0].i = element
+    got = run(model, x=ALL_CODES)[0]
+    assert got.tolist() == ALL_CODES.astype(onnx.helper.tensor_dtype_to_np_dtype(element)).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_to_float4_rounds_ties_to_even_and_saturates(dtype: str) -> None:
+    model = parse(f"g ({dtype}[n] x) => (float4e2m1[n] y) {{ y = Cast <to = 23> (x) }}", 23)
+    x = np.concatenate([np.linspace(-8, 8, 129), [1e4, -1e4, np.inf, -np.inf, 0.0, -0.0]])
+    x = x.astype(np.float32 if dtype == "float" else np.float16)
+    got = run(model, x=x)[0]
+    assert got.dtype == F4
+    assert got.view(np.uint8).tolist() == np.clip(x, -6, 6).astype(F4).view(np.uint8).tolist()
+
+
+def test_float4_inside_a_graph_and_quantized() -> None:
+    text = """g (float[2,6] x, float[2] s) => (float[6,2] y, float4e2m1[2,6] q) {
+        q = QuantizeLinear <axis = 0, output_dtype = 23> (x, s)
+        t = Transpose (q)  y = DequantizeLinear <axis = 1> (t, s) }"""
+    x, s = floats(2, 6), np.array([0.5, 0.25], np.float32)
+    y, q = run(parse(text, 23), x=x, s=s)
+    expected = np.clip(x / s[:, None], -6, 6).astype(F4)
+    assert q.view(np.uint8).tolist() == expected.view(np.uint8).tolist()
+    np.testing.assert_array_equal(y, (expected.astype(np.float32) * s[:, None]).T)
+
+
+def test_codes_are_not_computed_with() -> None:
+    model = parse("g (float4e2m1[3] x) => (float[3] y, float4e2m1[3] z) { y = Cast <to = 1> (x)  z = Foo (x) }", 23)
+    model.graph.node[1].op_type = "Transpose"
+    assert run(model, x=ALL_CODES[:3])[1].tolist() == ALL_CODES[:3].tolist()
+    model.graph.node[1].op_type = "NonZero"
+    model.graph.output[1].type.CopyFrom(onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, [1, "k"]))
+    model.graph.output[1].name = "z"
+    with pytest.raises((UnsupportedOpError, InvalidModelError)):
+        run(model, x=ALL_CODES[:3])

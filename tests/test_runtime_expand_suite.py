@@ -30,7 +30,6 @@ _LEFT = {
     "downsample_scales_cubic_align_corners": "ONNX Runtime aligns the corners of the rounded size",
     "attention_4d_causal_fp16": "one element is a float16 step off",
     "dft_inverse": "two float32 steps near zero",
-    "float4e2m1": "ONNX Runtime has no float4 on the CPU",
     "loop16_seq_none": "the runner itself cannot compare a scalar inside a sequence",
 }
 
@@ -63,7 +62,7 @@ def _cases(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
 def test_more_of_the_official_tests_pass_than_in_onnxruntime() -> None:
     passed = sum(results().values())
     assert len(results()) >= 2000 or onnx.__version__ != "1.23.2"
-    assert passed >= 0.96 * len(results()), f"{passed} of {len(results())}"
+    assert passed >= 0.98 * len(results()), f"{passed} of {len(results())}"
 
 
 def test_what_fails_is_what_is_known_to_be_out_of_reach() -> None:

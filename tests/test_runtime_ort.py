@@ -270,12 +270,12 @@ def test_a_loop_counts_in_the_shape_that_its_body_declares(shape: str) -> None:
 
 def test_no_kernel_names_the_node() -> None:
     text = (
-        '<ir_version: 8, opset_import: ["" : 17]> g (double[1,1,4,4] x, double[1,1,2,2] w) => (double[1,1,3,3] y)'
-        "{ [first_conv] y = Conv (x, w) }"
+        '<ir_version: 8, opset_import: ["" : 17]> g (double[1,4,3,3] x) => (double[1,4,3,3] y)'
+        "{ [first] y = LRN <size = 3> (x) }"
     )
     value = ir.from_proto(onnx.parser.parse_model(text))
     value.graph.node(0).metadata_props["pfvm.source"] = "net.py:42"
-    with pytest.raises(UnsupportedOpError, match=r"no kernel for node 'first_conv' \(Conv\), from net\.py:42"):
+    with pytest.raises(UnsupportedOpError, match=r"no kernel for node 'first' \(LRN\), from net\.py:42"):
         OrtExecutable(value)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx
 
-from . import opsets
+from . import float4, opsets
 from .functions import all_nodes, graphs_of, has_body, inline, rename, schema_body
 from .kernels import has_kernel
 from .node import Builder, Node, Rule
@@ -75,6 +75,7 @@ class _Expander:
         self._counter = itertools.count()
         self._changed = False
         self._target = opsets.default_import(model).version
+        self._codes_suffice = True  # for float4, so far
 
     def run(self) -> onnx.ModelProto | None:
         model = self._model
@@ -83,6 +84,8 @@ class _Expander:
         self._graph(model.graph, scope)
         if self._target < scope.imports[""]:
             self._changed |= opsets.lower(model, self._target)
+        if self._changed and self._codes_suffice:
+            float4.to_codes(model)
         return model if self._changed else None
 
     def _graph(self, graph: onnx.GraphProto, scope: Scope) -> None:
@@ -102,11 +105,16 @@ class _Expander:
             replaced = self._replace(node, scope, path) if len(path) < _DEEPEST else None
             if replaced is None:
                 result.append(node)
+                self._note_float4(Node(node, scope))
                 continue
             changed = True
             result += replaced
         self._changed |= changed
         return result if changed else None
+
+    def _note_float4(self, node: Node) -> None:
+        if float4.touches(node) and not float4.moves_codes(node):
+            self._codes_suffice = False
 
     def _bodies(self, node: onnx.NodeProto, scope: Scope) -> None:
         if node.domain or node.op_type not in _BODIES:

@@ -13,6 +13,9 @@ from pfvm.passes import schema
 
 from .scope import Scope, type_text
 
+END = (1 << 63) - 1
+"""As an end of a slice: whatever the size."""
+
 Rule = Callable[["Node", "Builder"], Sequence[str] | str | None]
 """Writes nodes with the builder and returns the name of each output; None where it does not apply."""
 
@@ -177,11 +180,28 @@ class Builder:
             return self.op(op_type, value, axes=list(axes))
         return self.op(op_type, value, self.ints(*axes))
 
-    def reduce_sum(self, value: str, axes: Sequence[int], keepdims: int = 1) -> str:
-        """ReduceSum over constant axes, in the form of the opset."""
-        if self.opset < 13:
-            return self.op("ReduceSum", value, axes=list(axes), keepdims=keepdims)
-        return self.op("ReduceSum", value, self.ints(*axes), keepdims=keepdims)
+    def reduce(self, op_type: str, value: str, axes: Sequence[int], keepdims: int = 1) -> str:
+        """ReduceSum, ReduceMean, … over constant axes, in the form of the opset."""
+        if self.opset < (13 if op_type == "ReduceSum" else 18):
+            return self.op(op_type, value, axes=list(axes), keepdims=keepdims)
+        return self.op(op_type, value, self.ints(*axes), keepdims=keepdims)
+
+    def pad(self, value: str, begins: Sequence[int], ends: Sequence[int]) -> str:
+        """Zeros (or, where negative, cuts) at the last len(begins) axes of a value whose rank is len(begins) + 2."""
+        if not any((*begins, *ends)):
+            return value
+        pads = [0, 0, *begins, 0, 0, *ends]
+        return self.op("Pad", value, pads=pads) if self.opset < 11 else self.op("Pad", value, self.ints(*pads))
+
+    def slice(
+        self, value: str, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], steps: Sequence[int]
+    ) -> str:
+        """Slice with constants; opset 10 or newer."""
+        return self.op("Slice", value, *(self.ints(*each) for each in (starts, ends, axes, steps)))
+
+    def dims(self, value: str, start: int, end: int = END) -> str:
+        """Dims start to end of a value, as a 1-d int64 tensor."""
+        return self.slice(self.op("Shape", value), [0], [start], [end], [1])
 
 
 DOUBLE, FLOAT, FLOAT16, BFLOAT16 = TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16

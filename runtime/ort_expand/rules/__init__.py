@@ -6,10 +6,13 @@ from collections.abc import Mapping
 
 from pfvm.runtime.ort_expand.node import Rule
 
-from . import attention, integers, old_forms, recurrent, spectral, strings, training
+from . import attention, convolution, doubles, float4, integers, old_forms, recurrent, spectral, strings, training
 
 _TABLES: tuple[Mapping[tuple[str, str], Rule], ...] = (
     attention.RULES,
+    convolution.RULES,
+    doubles.RULES,
+    float4.RULES,
     integers.RULES,
     recurrent.RULES,
     spectral.RULES,

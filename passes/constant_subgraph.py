@@ -24,7 +24,8 @@ def evaluate_constants(
     evaluate: Evaluate,
 ) -> dict[ir.Value, np.ndarray]:
     """Evaluate all wanted values in one call; when that fails, node by node, so that one bad node costs only itself."""
-    wanted = [v for v in wanted if v.producer() in set(nodes)]
+    inside = set(nodes)
+    wanted = [v for v in wanted if v.producer() in inside]
     if not wanted:
         return {}
     try:

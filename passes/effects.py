@@ -110,6 +110,35 @@ def effect(
     return found
 
 
+def function_effects(
+    model: ir.Model, opset_of: Callable[[ir.Node, str], int | None]
+) -> dict[ir.OperatorIdentifier, Effect]:
+    """Effect of every local function, for `effect`; callees first, so that long chains of calls need no recursion."""
+    known: dict[ir.OperatorIdentifier, Effect] = {}
+    for identifier in _callees_first(model):
+        nodes = list(model.functions[identifier])
+        known[identifier] = max([Effect.PURE, *(effect(node, opset_of, model.functions, known) for node in nodes)])
+    return known
+
+
+def _callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
+    """The model's functions, each after those that it calls."""
+    order: dict[ir.OperatorIdentifier, None] = {}
+    for start in model.functions:
+        stack = [(start, False)]
+        entered: set[ir.OperatorIdentifier] = set()
+        while stack:
+            identifier, done = stack.pop()
+            if done:
+                order.setdefault(identifier)
+            elif identifier not in order and identifier not in entered:
+                entered.add(identifier)
+                called = {node.op_identifier() for node in model.functions[identifier].graph.all_nodes()}
+                stack.append((identifier, True))
+                stack.extend((each, False) for each in model.functions if each in called)
+    return list(order)
+
+
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The graphs in a node's attributes (If, Loop, Scan, SequenceMap), in attribute order."""
     found: list[ir.Graph] = []

@@ -36,7 +36,7 @@ class EliminateCommonSubexpressions:
 Key = tuple[Any, ...]
 
 
-def _visit(graph: ir.Graph, rw: Rewriter, seen: ChainMap[Key, ir.Node], tensors: ChainMap[Key, list[ir.Value]]) -> None:
+def _visit(graph: ir.Graph, rw: Rewriter, seen: ChainMap[Key, ir.Node], tensors: ChainMap[Key, ir.Value]) -> None:
     """One scope; an inner scope sees the tables of the outer ones, and leaks nothing to its siblings."""
     for value in list(graph.initializers.values()):
         _merge_initializer(value, rw, tensors)
@@ -83,26 +83,22 @@ def _tensor_key(tensor: ir.TensorProtocol) -> Key:
     return (tensor.dtype, tuple(tensor.shape.numpy()), hashlib.sha256(tensor.tobytes()).digest())
 
 
-def _merge_initializer(value: ir.Value, rw: Rewriter, tensors: ChainMap[Key, list[ir.Value]]) -> None:
+def _merge_initializer(value: ir.Value, rw: Rewriter, tensors: ChainMap[Key, ir.Value]) -> None:
     """Merge into an equal one; bytes are read only when another initializer has the same type and shape."""
     tensor = constant_tensor(value)
     if tensor is None or tensor.dtype == ir.DataType.STRING or value.is_graph_output():
         return
     kind = (tensor.dtype, tuple(tensor.shape.numpy()))
-    if kind not in tensors.maps[0]:
-        tensors[kind] = list(tensors.get(kind, ()))
-    alike = tensors[kind]
-    first = next((other for other in alike if _same_bytes(other, value)), None)
-    if first is None:
-        alike.append(value)
+    alike = tensors.get(kind)
+    if alike is None:
+        tensors[kind] = value
         return
-    rw.replace_value(value, first)
-    rw.drop_initializer(value)
-    rw.matched("common initializer")
-
-
-def _same_bytes(a: ir.Value, b: ir.Value) -> bool:
-    return _digest(a) == _digest(b)
+    tensors.setdefault((kind, _digest(alike)), alike)
+    first = tensors.setdefault((kind, _digest(value)), value)
+    if first is not value:
+        rw.replace_value(value, first)
+        rw.drop_initializer(value)
+        rw.matched("common initializer")
 
 
 def _digest(value: ir.Value) -> bytes:

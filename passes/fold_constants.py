@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+from collections.abc import Container, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -47,7 +48,7 @@ class FoldConstants:
             assert node.graph is not None
             by_root[rw.root(node.graph)].append(node)
         for root, nodes in by_root.items():
-            _fold(rw, root, _within_budget(rw, nodes, self.slack), evaluate, self.slack)
+            _fold(rw, root, nodes, evaluate, self.slack)
 
 
 # ---- contents known from shapes
@@ -57,7 +58,7 @@ def _fold_known_contents(rw: Rewriter) -> None:
     """Replace integer tensors whose every element follows from static shapes."""
     for graph in list(rw.scopes()):
         for node in list(graph):
-            if node.graph is None or len(node.outputs) != 1 or node.op_type == "Constant" or node.domain != "":
+            if node.graph is None or len(node.outputs) != 1 or node.op_type == "Constant" or not rw.is_standard(node):
                 continue
             out = node.outputs[0]
             known = rw.shapes.contents(out)
@@ -76,7 +77,7 @@ def _fold_reshape_targets(rw: Rewriter) -> None:
     """A computed Reshape target with known dims becomes constant: 0 copies a dim, −1 stands for one symbolic dim."""
     for graph in list(rw.scopes()):
         for node in list(graph):
-            if node.graph is None or node.op_type != "Reshape" or node.domain != "" or (rw.opset(node) or 0) < 5:
+            if node.graph is None or node.op_type != "Reshape" or not rw.is_standard(node) or (rw.opset(node) or 0) < 5:
                 continue
             target = node.inputs[1]
             if target is None or constant(target) is not None or target.shape is None or len(target.shape) != 1:
@@ -93,24 +94,21 @@ def _fold_reshape_targets(rw: Rewriter) -> None:
 
 
 def _reshape_target(dims: Dims, source: ir.Value | None, node: ir.Node) -> np.ndarray | None:
+    """None when the dims need more than ONNX can say. A -1 beside a copied dim is not used: that dim may be 0."""
     if source is None or source.shape is None or node.attributes.get_int("allowzero"):
         return None
-    target: list[int] = []
-    inferred = 0
-    for i, dim in enumerate(dims):
-        if isinstance(dim, int):
-            if dim < 0:
-                inferred += 1
-            # A literal 0 copies the dim of the input, as it did before.
-            target.append(dim)
-        elif i < len(source.shape) and same_dim(dim, source.shape[i]):
-            target.append(0)
-        else:
-            inferred += 1
-            target.append(-1)
-    if inferred > 1 or (inferred and 0 in [d for d in dims if isinstance(d, int)]):
+    if sum(not isinstance(dim, int) for dim in dims) == 1 and all(dim != 0 and dim != -1 for dim in dims):
+        (symbolic,) = (i for i, dim in enumerate(dims) if not isinstance(dim, int))
+        copied = symbolic < len(source.shape) and same_dim(dims[symbolic], source.shape[symbolic])
+        return np.array([dim if isinstance(dim, int) else 0 if copied else -1 for dim in dims], np.int64)
+    if not all(
+        isinstance(d, int) or (i < len(source.shape) and same_dim(d, source.shape[i])) for i, d in enumerate(dims)
+    ):
         return None
-    return np.array(target, np.int64)
+    if any(dim == -1 for dim in dims) and not all(isinstance(dim, int) for dim in dims):
+        return None
+    # A literal 0 copies the dim of the input, as it did before.
+    return np.array([dim if isinstance(dim, int) else 0 for dim in dims], np.int64)
 
 
 # ---- constant subgraphs
@@ -133,7 +131,7 @@ def _foldable(rw: Rewriter, with_floats: bool) -> list[ir.Node]:
 
 
 def _may_fold(rw: Rewriter, node: ir.Node) -> bool:
-    if node.domain != "" or node.op_type == "Constant" or node.op_type in _QUANTIZATION or bodies(node):
+    if not rw.is_standard(node) or node.op_type == "Constant" or node.op_type in _QUANTIZATION or bodies(node):
         return False
     if any(attr.is_ref() for attr in node.attributes.values()) or rw.effect(node) is not Effect.PURE:
         return False
@@ -160,35 +158,70 @@ def _bytes(value: ir.Value) -> float:
     return math.prod(shape) * value.dtype.itemsize
 
 
-def _within_budget(rw: Rewriter, nodes: list[ir.Node], slack: int) -> list[ir.Node]:
-    """Drop from the end what would grow the model: a result that outside nodes need and that is too large."""
+def _fold(rw: Rewriter, root: ir.Graph, nodes: list[ir.Node], evaluate: Evaluate | None, slack: int) -> None:
+    """Evaluate the constant nodes of one scope and replace those whose result may be stored."""
+    reclaimed = _reclaimed_bytes(nodes)
+    chosen = _within_budget(rw, nodes, reclaimed, slack)
+    needed = [out for node in nodes if node in chosen for out in node.outputs if _read_outside(out, chosen)]
+    known = _evaluate(rw, root, _producers_of(needed, nodes), needed, evaluate)
+    for node in reversed(nodes):
+        wanted = [out for out in node.outputs if out.uses() or out.is_graph_output()]
+        if node not in chosen or node.graph is None or not wanted or not all(out in known for out in wanted):
+            continue
+        if not all(known[out].dtype == out.dtype.numpy() for out in wanted if out.dtype is not None):
+            rw.reject("fold-constants", "the evaluated type differs from the inferred one")
+        elif any(_bytes(out) == math.inf and known[out].nbytes > reclaimed[out] + slack for out in wanted):
+            rw.reject("fold-constants", "the result would grow the model")
+        else:
+            _replace(rw, node, *[known.get(out) for out in node.outputs])
+
+
+def _read_outside(value: ir.Value, nodes: Container[ir.Node]) -> bool:
+    return value.is_graph_output() or any(use.node not in nodes for use in value.uses())
+
+
+def _within_budget(rw: Rewriter, nodes: list[ir.Node], reclaimed: Mapping[ir.Value, float], slack: int) -> set[ir.Node]:
+    """All nodes but those whose result would have to be stored and is too large; these stay, to be computed."""
     chosen = set(nodes)
-    reclaimed = _reclaimed_bytes(nodes, chosen)
     for node in reversed(nodes):
         for out in node.outputs:
-            needed = out.is_graph_output() or any(use.node not in chosen for use in out.uses())
-            if needed and _bytes(out) > reclaimed[out] + slack and _bytes(out) != math.inf:
+            if math.inf > _bytes(out) > reclaimed[out] + slack and _read_outside(out, chosen):
                 rw.reject("fold-constants", "the result would grow the model")
                 chosen.discard(node)
-    return [node for node in nodes if node in chosen]
+    return chosen
 
 
-def _reclaimed_bytes(nodes: list[ir.Node], chosen: set[ir.Node]) -> dict[ir.Value, float]:
+def _reclaimed_bytes(nodes: list[ir.Node]) -> dict[ir.Value, float]:
     """A lower bound of the constant bytes that die when a value is folded: those with no other reader."""
     reclaimed: dict[ir.Value, float] = {}
+    readers: dict[ir.Value, int] = {}
     for node in nodes:
         total = 0.0
         for value in {v for v in node.inputs if v is not None}:
-            if any(use.node is not node for use in value.uses()) or value.is_graph_output():
-                continue
-            total += reclaimed[value] if value in reclaimed else _bytes(value)
+            if value not in readers:
+                readers[value] = len({use.node for use in value.uses()})
+            if readers[value] == 1 and not value.is_graph_output():
+                total += reclaimed[value] if value in reclaimed else _bytes(value)
         for out in node.outputs:
             reclaimed[out] = total if len(node.outputs) == 1 else 0.0
     return reclaimed
 
 
-def _fold(rw: Rewriter, root: ir.Graph, nodes: list[ir.Node], evaluate: Evaluate | None, slack: int) -> None:
-    chosen = set(nodes)
+def _producers_of(values: list[ir.Value], nodes: list[ir.Node]) -> list[ir.Node]:
+    """Those of `nodes` that the values depend on, in order."""
+    pending = set(values)
+    found = []
+    for node in reversed(nodes):
+        if not pending.isdisjoint(node.outputs):
+            found.append(node)
+            pending.update(v for v in node.inputs if v is not None)
+    return found[::-1]
+
+
+def _evaluate(
+    rw: Rewriter, root: ir.Graph, nodes: list[ir.Node], needed: list[ir.Value], evaluate: Evaluate | None
+) -> dict[ir.Value, np.ndarray]:
+    """Exactly in numpy as far as that goes; what is left in the engine."""
     known: dict[ir.Value, np.ndarray] = {}
     deferred: list[ir.Node] = []
     for node in nodes:
@@ -197,28 +230,11 @@ def _fold(rw: Rewriter, root: ir.Graph, nodes: list[ir.Node], evaluate: Evaluate
         result = numpy_ops.evaluate(rw.view(node), operands) if available else None
         if result is not None:
             known[node.outputs[0]] = result
-        elif evaluate is not None:
+        else:
             deferred.append(node)
-    needed = [
-        out
-        for node in nodes
-        for out in node.outputs
-        if out.is_graph_output() or any(use.node not in chosen for use in out.uses())
-    ]
-    if evaluate is not None:
+    if evaluate is not None and deferred:
         known.update(evaluate_constants(rw, root, deferred, [v for v in needed if v not in known], known, evaluate))
-    reclaimed = _reclaimed_bytes(nodes, chosen)
-    for node in reversed(nodes):
-        wanted = [out for out in node.outputs if out.uses() or out.is_graph_output()]
-        if node.graph is None or not wanted or not all(out in known for out in wanted):
-            continue
-        if not all(known[out].dtype == out.dtype.numpy() for out in wanted if out.dtype is not None):
-            rw.reject("fold-constants", "the evaluated type differs from the inferred one")
-            continue
-        if any(_bytes(out) == math.inf and known[out].nbytes > reclaimed[out] + slack for out in wanted):
-            rw.reject("fold-constants", "the result would grow the model")
-            continue
-        _replace(rw, node, *[known.get(out) for out in node.outputs])
+    return known
 
 
 def _replace(rw: Rewriter, node: ir.Node, *arrays: np.ndarray | None) -> None:

@@ -34,8 +34,8 @@ class FuseCastReduceSum:
 def cast_reduce_sum(node: ir.Node, rw: Rewriter) -> bool:
     """ReduceSum(Cast(x)) → ChainerCastReduceSum(x)."""
     wide = node.inputs[0]
-    cast = wide.producer() if wide is not None else None
-    if cast is None or cast.op_type != "Cast" or cast.domain != "" or wide is None:
+    cast = rw.producer(wide, "Cast")
+    if cast is None or wide is None:
         return False
     if len(wide.uses()) > 1 or wide.is_graph_output() or wide.dtype == ir.DataType.STRING:
         return rw.reject("cast_reduce_sum", "the cast value is needed elsewhere")

@@ -33,8 +33,8 @@ class FuseTransposeGemm:
 
 def _transposed(value: ir.Value | None, rw: Rewriter) -> ir.Value | None:
     """The matrix whose 2-d Transpose `value` is; None when it is not one."""
-    producer = value.producer() if value is not None else None
-    if producer is None or producer.op_type != "Transpose" or producer.domain != "":
+    producer = rw.producer(value, "Transpose")
+    if producer is None:
         return None
     source, perm = producer.inputs[0], rw.view(producer).attr("perm")
     if perm is RUNTIME or source is None:

@@ -8,8 +8,8 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from . import schema
-from .effects import bodies
 from .rewriter import SEALED_DOMAIN, Rewriter
+from .view import constant_tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,33 +25,30 @@ class InlineFunctions:
     name: ClassVar[str] = "inline-functions"
 
     def run(self, rw: Rewriter) -> None:
-        changed = True
-        while changed:  # a one-node function may call another
-            changed = False
-            for graph in list(rw.scopes()):
-                for node in list(graph):
-                    function = rw.model.functions.get(node.op_identifier())
-                    if function is not None and function.domain != SEALED_DOMAIN and _inline(node, function, rw):
-                        changed = True
+        for graph in list(rw.scopes()):
+            for node in list(graph):
+                call: ir.Node | None = node
+                while call is not None and call.graph is not None:  # a one-node function may call another
+                    call = _inline(call, rw)
 
 
-def _inline(call: ir.Node, function: ir.Function, rw: Rewriter) -> bool:
-    inner = list(function)
-    if len(inner) != 1:
-        return False
-    (body,) = inner
-    if bodies(body):
-        return rw.reject("inline-functions", "the body holds a graph")
-    if body.op_identifier() == function.identifier():
-        return False
-    if any(out not in body.outputs for out in function.outputs):
-        return rw.reject("inline-functions", "an output is an input handed on")
-    if not _same_operator(body, function, call, rw):
-        return rw.reject("inline-functions", "the operator differs between the two scopes' opsets")
+def _inline(call: ir.Node, rw: Rewriter) -> ir.Node | None:
+    """Replace the call by the body's node, which is returned; None when the node is no such call."""
+    function = rw.model.functions.get(call.op_identifier())
+    if function is None or function.domain == SEALED_DOMAIN or len(function) != 1:
+        return None
+    body = function[0]
+    reason = _obstacle(body, function, call, rw)
+    if reason:
+        rw.reject("inline-functions", reason)
+        return None
+    if body.op_type == "Constant" and rw.is_standard(body):
+        return _inline_constant(body, call, rw)
     formal = dict(zip(function.inputs, [*call.inputs, *[None] * len(function.inputs)]))
     attributes = _bind(body, function, call)
     if attributes is None:
-        return rw.reject("inline-functions", "an attribute has no value")
+        rw.reject("inline-functions", "an attribute has no value")
+        return None
     assert call.graph is not None
     rw.root(call.graph).opset_imports.setdefault(body.domain, function.opset_imports.get(body.domain, 1))
     node = rw.op(
@@ -71,7 +68,29 @@ def _inline(call: ir.Node, function: ir.Function, rw: Rewriter) -> bool:
     position = {value: i for i, value in enumerate(body.outputs)}
     rw.replace(call, *[node.outputs[position[out]] for out in list(function.outputs)[: len(call.outputs)]])
     rw.matched("inlined call")
-    return True
+    return node
+
+
+def _obstacle(body: ir.Node, function: ir.Function, call: ir.Node, rw: Rewriter) -> str:
+    """Why the body cannot stand in the place of the call; empty when it can."""
+    if body.op_identifier() == function.identifier():
+        return "the function calls itself"
+    if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in body.attributes.values()):
+        return "the body holds a graph"
+    if any(out not in body.outputs for out in function.outputs) or len(set(function.outputs)) < len(function.outputs):
+        return "an output is an input handed on, or another output"
+    if not _same_operator(body, function, call, rw):
+        return "the operator differs between the two scopes' opsets"
+    return ""
+
+
+def _inline_constant(body: ir.Node, call: ir.Node, rw: Rewriter) -> None:
+    tensor, out = constant_tensor(body.outputs[0]), call.outputs[0]
+    if tensor is None or out.is_graph_output():
+        rw.reject("inline-functions", "a constant cannot take the call's place")
+        return
+    rw.replace(call, rw.constant(tensor.numpy(), str(out.name), call))
+    rw.matched("inlined call")
 
 
 def _same_operator(body: ir.Node, function: ir.Function, call: ir.Node, rw: Rewriter) -> bool:

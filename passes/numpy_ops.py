@@ -60,16 +60,17 @@ def _slice(view: View, x: Operands) -> np.ndarray:
     assert starts is not None and ends is not None
     axes = _ints(view, "axes") or tuple(range(len(starts)))
     steps = (_ints(view, "steps") if view.opset >= 10 else None) or (1,) * len(starts)
-    index = [slice(None)] * data.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps):
-        size = data.shape[axis]
-        if step < 0:
-            start = min(start + size if start < 0 else start, size - 1)
-            end = end + size if -size <= end < 0 else end
-            index[axis] = slice(start, None if end < 0 else end, step) if start >= 0 else slice(0, 0)
-        else:
-            index[axis] = slice(start, end, step)
-    return data[tuple(index)]
+        data = np.take(data, sliced(data.shape[axis], start, end, step), axis=axis)
+    return data
+
+
+def sliced(size: int, start: int, end: int, step: int) -> range:
+    """The indices that Slice takes along an axis of `size`: negative bounds count from the end, then are clamped."""
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    start = min(max(start + size if start < 0 else start, max(low, 0)), high)
+    end = min(max(end + size if end < 0 else end, low), high)
+    return range(start, end, step)
 
 
 def _squeeze(view: View, x: Operands) -> np.ndarray:
@@ -138,20 +139,24 @@ def _where(view: View, x: Operands) -> np.ndarray:
 
 def _div(view: View, x: Operands) -> np.ndarray:
     """Integer division truncates towards zero."""
-    a, b = x
-    assert a is not None and b is not None
-    if not np.all(b):
-        raise ZeroDivisionError
-    quotient = np.abs(a) // np.abs(b)
-    return (np.sign(a) * np.sign(b) * quotient).astype(a.dtype)
+    a, b = _divisible(view, x)
+    quotient = a // b
+    return (quotient + ((a % b != 0) & ((a < 0) != (b < 0)))).astype(a.dtype)
 
 
 def _mod(view: View, x: Operands) -> np.ndarray:
+    a, b = _divisible(view, x)
+    return np.fmod(a, b) if view.attr("fmod") else np.mod(a, b)
+
+
+def _divisible(view: View, x: Operands) -> tuple[np.ndarray, np.ndarray]:
     a, b = x
     assert a is not None and b is not None
+    if view.opset < 7:
+        raise NotImplementedError("broadcast attribute")
     if not np.all(b):
         raise ZeroDivisionError
-    return np.fmod(a, b) if view.attr("fmod") else np.mod(a, b)
+    return a, b
 
 
 def _range(view: View, x: Operands) -> np.ndarray:

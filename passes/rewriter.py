@@ -17,7 +17,7 @@ from pfvm.errors import UnsupportedOpError
 
 from . import schema
 from .dims import Dims
-from .effects import Effect, bodies, effect
+from .effects import Effect, bodies, effect, function_effects
 from .view import View
 
 SEALED_DOMAIN = "pfvm"
@@ -56,9 +56,10 @@ class Rewriter:
         self.rejections: collections.Counter[tuple[str, str]] = collections.Counter()
         self._listeners: list[Callable[[ir.Node], None]] = []
         self._names: set[str] | None = None
-        self._function_effects: dict[ir.OperatorIdentifier, Effect] = {}
+        self._function_effects: dict[ir.OperatorIdentifier, Effect] | None = None
         self._root: dict[ir.Graph, ir.Graph] = {}
         self._owner: dict[ir.Graph, ir.Node] = {}
+        self._positions: dict[ir.Graph, dict[ir.Value, list[int]]] = {}
         self._pooled: dict[tuple[ir.Graph, str, tuple[int, ...], bytes], ir.Value] = {}
 
     # ---- scopes
@@ -95,12 +96,23 @@ class Rewriter:
         assert node.graph is not None
         return self.root(node.graph) is not self.model.graph
 
+    def is_standard(self, node: ir.Node) -> bool:
+        """Whether the node is an ai.onnx operator: neither of another domain nor a local function of the same name."""
+        return node.domain == "" and node.op_identifier() not in self.model.functions
+
+    def producer(self, value: ir.Value | None, op_type: str) -> ir.Node | None:
+        """The node that computes `value`, if it is this ai.onnx operator."""
+        node = value.producer() if value is not None else None
+        return node if node is not None and node.op_type == op_type and self.is_standard(node) else None
+
     def view(self, node: ir.Node) -> View:
         """The node read through the schema of its scope's opset."""
         return View(node, self.opset(node) or 0)
 
     def effect(self, node: ir.Node) -> Effect:
         """Purity of the node, bodies and called functions included."""
+        if self._function_effects is None:
+            self._function_effects = function_effects(self.model, self.opset)
         return effect(node, self.opset, self.model.functions, self._function_effects)
 
     # ---- statistics
@@ -108,7 +120,7 @@ class Rewriter:
     def start_pass(self) -> None:
         """Forget what was counted, and what was known about functions that the last pass may have changed."""
         self.matches, self.rejections = collections.Counter(), collections.Counter()
-        self._function_effects.clear()
+        self._function_effects = None
 
     def matched(self, what: str) -> None:
         """Count one applied rewrite."""
@@ -212,8 +224,7 @@ class Rewriter:
         opset = self.opset(at, domain)
         operands, attributes = list(inputs), list(attributes)
         local = (domain, op_type, overload) in self.model.functions
-        known_domain = domain in schema.STANDARD_DOMAINS
-        if not local and known_domain and (opset is None or schema.find(domain, op_type, opset) is None):
+        if not local and not self._exists(domain, op_type, opset):
             raise UnsupportedOpError(f"{op_type} of domain {domain or 'ai.onnx'!r} does not exist at opset {opset}")
         for key, param in params.items():
             if param is None:
@@ -247,6 +258,13 @@ class Rewriter:
         self._touch([node])
         return node
 
+    @staticmethod
+    def _exists(domain: str, op_type: str, opset: int | None) -> bool:
+        """Operators of other domains are not ours to judge."""
+        if domain not in schema.STANDARD_DOMAINS or (domain == "" and op_type in schema.EXTENSIONS):
+            return True
+        return opset is not None and schema.find(domain, op_type, opset) is not None
+
     # ---- replacing
 
     def can_replace(self, old: ir.Value, new: ir.Value) -> bool:
@@ -268,11 +286,11 @@ class Rewriter:
             raise ValueError(f"{old.name!r} is a graph output and {new.name!r} cannot stand in for it")
         readers = [use.node for use in old.uses()]
         if old.is_graph_output():
-            graph = old.graph
-            assert graph is not None
-            for i, output in enumerate(graph.outputs):
-                if output is old:
-                    graph.outputs[i] = new
+            assert old.graph is not None
+            positions = self._output_positions(old.graph)
+            positions[new] = positions.pop(old)
+            for i in positions[new]:
+                old.graph.outputs[i] = new
             taken = old.name
             old.name = self.unique_name(f"{taken}_replaced")
             new.name = taken
@@ -280,6 +298,15 @@ class Rewriter:
             use.node.replace_input_with(use.idx, new)
         self._inherit_type(old, new)
         self._touch([*readers, new.producer(), *(self._owner.get(n.graph) for n in readers if n.graph is not None)])
+
+    def _output_positions(self, graph: ir.Graph) -> dict[ir.Value, list[int]]:
+        """Where each value stands among a graph's outputs; kept, so that many outputs are replaced in linear time."""
+        if graph not in self._positions:
+            found: dict[ir.Value, list[int]] = {}
+            for i, value in enumerate(graph.outputs):
+                found.setdefault(value, []).append(i)
+            self._positions[graph] = found
+        return self._positions[graph]
 
     @staticmethod
     def _inherit_type(old: ir.Value, new: ir.Value) -> None:
@@ -311,6 +338,7 @@ class Rewriter:
 
     def erase(self, node: ir.Node) -> None:
         """Erase a node that nobody reads, and every pure node that is dead without it."""
+        assert not any(out.uses() or out.is_graph_output() for out in node.outputs), f"{node.name} is read"
         stack = [node]
         while stack:
             dead = stack.pop()
@@ -360,6 +388,6 @@ class Rewriter:
         """Make a model-local function callable at `at`: add it, import its domain, raise the IR version to 8."""
         assert at.graph is not None
         self.model.functions.setdefault(function.identifier(), function)
-        self._function_effects.clear()
+        self._function_effects = None
         self.root(at.graph).opset_imports.setdefault(function.domain, 1)
         self.model.ir_version = max(self.model.ir_version, 8)

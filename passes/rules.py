@@ -47,7 +47,8 @@ def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
         while queue:
             node = queue.popleft()
             queued.discard(node)
-            if node.graph is None or not _standard(node):
+            # Rules speak of ai.onnx operators; a custom operator or a local function may share the name.
+            if node.graph is None or not rw.is_standard(node):
                 continue
             for rule in rules[node.op_type]:
                 if rule(node, rw):
@@ -57,8 +58,3 @@ def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
                     break
     finally:
         stop()
-
-
-def _standard(node: ir.Node) -> bool:
-    """Rules speak of ai.onnx operators; a custom operator may share the name."""
-    return node.domain == ""

@@ -1,0 +1,252 @@
+"""Where onnx-shape-inference assumes more than the standard promises: what to keep of its answer.
+
+Facts that hold on one path only (a branch, a first iteration) or for one size only are widened to a new symbol, or to
+"unknown". Every entry was found by comparing with what really comes out: tests/test_shapes_sound.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+import onnx_shape_inference as osi
+from pfvm.passes.effects import bodies
+from pfvm.passes.numpy_ops import sliced
+from pfvm.passes.view import RUNTIME, View, constant_tensor
+
+Dim = int | ir.SymbolicDim
+
+
+def mend(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """Keep only what holds for every run: mend what the library assumes and the standard does not promise."""
+    rule = _MEND.get((node.domain, node.op_type))
+    if rule is not None:
+        rule(context, node)
+    _mend_contents(context, node)
+
+
+def _mend_contents(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """Keep contents only where integer arithmetic is what the library computed.
+
+    It follows them through floats, narrow types and negative divisions as if those were unbounded floor arithmetic.
+    """
+    for out in node.outputs:
+        contents = context._symbolic_values.get(out)
+        if contents is None:
+            continue
+        numbers = [d for d in contents if isinstance(d, int)]
+        operands = [context.get_symbolic_value(v) or () for v in node.inputs if v is not None]
+        negative = any(isinstance(d, int) and d < 0 for each in operands for d in each)
+        bounds = {ir.DataType.INT64: 2**63, ir.DataType.INT32: 2**31}
+        limit = bounds.get(out.dtype) if out.dtype is not None else None
+        unsafe = limit is None or any(not -limit <= d < limit for d in numbers)
+        if unsafe or (negative and node.op_type in ("Div", "Mod", "Slice")):
+            del context._symbolic_values[out]
+
+
+def _mend_if(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """The library takes the shape of one branch when the other's is unknown."""
+    branches = bodies(node)
+    for i, out in enumerate(node.outputs):
+        if any(branch.outputs[i].shape is None for branch in branches):
+            out.shape = None
+
+
+def _mend_loop(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """A carried value leaves with its initial shape after no iteration, and with the body's after any other."""
+    (body,) = bodies(node)
+    carried = len(node.inputs) - 2
+    for i, out in enumerate(node.outputs):
+        if i < carried:
+            init = node.inputs[2 + i]
+            out.shape = _common(context, body.outputs[1 + i].shape, init.shape if init is not None else None)
+        elif out.shape is not None:
+            out.shape = _common(context, out.shape, out.shape)
+
+
+def _common(context: osi.ShapeInferenceContext, a: ir.Shape | None, b: ir.Shape | None) -> ir.Shape | None:
+    """Dims known to be the same int in both; a new symbol elsewhere. None when the ranks differ or are unknown."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return ir.Shape([x if isinstance(x, int) and x == y else context.new_symbolic_dim() for x, y in zip(a, b)])
+
+
+def _mend_broadcast(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """Of two different symbols the library takes the first; either may be 1. Before opset 7 the first operand rules."""
+    out, first = node.outputs[0], node.inputs[0]
+    if context.opset < 7 and len(node.inputs) == 2:
+        out.shape = first.shape if first is not None else None
+    elif out.shape is not None:
+        dims = _broadcast(context, [v.shape for v in node.inputs if v is not None])
+        out.shape = None if dims is None else ir.Shape(dims)
+
+
+def _mend_matmul(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    out, shapes = node.outputs[0].shape, [v.shape for v in node.inputs[:2] if v is not None]
+    if out is None or any(shape is None for shape in shapes):
+        return
+    batches = [list(shape)[:-2] for shape in shapes if shape is not None]
+    dims = _broadcast(context, batches)
+    if any(batches) and dims is not None:
+        node.outputs[0].shape = ir.Shape([*dims, *list(out)[len(dims) :]])
+
+
+def _mend_expand(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    out, data, target = node.outputs[0], node.inputs[0], node.inputs[1]
+    if out.shape is None or data is None or target is None:
+        return
+    contents = context.get_symbolic_value(target)
+    dims = None if contents is None else _broadcast(context, [data.shape, contents])
+    out.shape = ir.Shape(dims if dims is not None else [context.new_symbolic_dim() for _ in out.shape])
+
+
+def _broadcast(
+    context: osi.ShapeInferenceContext, shapes: Sequence[Sequence[Dim] | ir.Shape | None]
+) -> list[Dim] | None:
+    """Multidirectional broadcasting of symbolic shapes; None when one is unknown."""
+    if any(shape is None for shape in shapes):
+        return None
+    rank = max(len(shape) for shape in shapes if shape is not None)
+    padded: list[list[Dim]] = [[*[1] * (rank - len(shape)), *shape] for shape in shapes if shape is not None]
+    return [_broadcast_dim(context, column) for column in zip(*padded)]
+
+
+def _broadcast_dim(context: osi.ShapeInferenceContext, dims: Sequence[Dim]) -> Dim:
+    sizes = [dim for dim in dims if isinstance(dim, int) and dim != 1]
+    if sizes:
+        return sizes[0]
+    symbols = {dim.value: dim for dim in dims if not isinstance(dim, int)}
+    if not symbols:
+        return 1
+    return next(iter(symbols.values())) if len(symbols) == 1 else context.new_symbolic_dim()
+
+
+def _mend_einsum(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """A label of size 1 broadcasts; the library takes the first operand's size."""
+    shapes = [v.shape for v in node.inputs if v is not None and v.shape is not None]
+    if all(isinstance(dim, int) and dim != 1 for shape in shapes for dim in shape):
+        return
+    for out in node.outputs:
+        if out.shape is not None:
+            out.shape = ir.Shape([context.new_symbolic_dim() for _ in out.shape])
+
+
+def _mend_quantized_broadcast(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """As above, with scales and zero points between the operands: symbols are not followed."""
+    if node.outputs[0].shape is not None and not node.outputs[0].shape.is_static():
+        node.outputs[0].shape = None
+
+
+def _mend_split(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """Parts given by a run-time input are not equal parts."""
+    if len(node.inputs) < 2 or node.inputs[1] is None or constant_tensor(node.inputs[1]) is not None:
+        return
+    parts = context.get_symbolic_value(node.inputs[1])
+    for i, out in enumerate(node.outputs):
+        if out.shape is not None:
+            dims = list(out.shape)
+            dims[node.attributes.get_int("axis", 0)] = context.new_symbolic_dim() if parts is None else parts[i]
+            out.shape = ir.Shape(dims)
+
+
+def _mend_slice(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """Of a symbolic dim only the whole is known: it may be shorter than any start or end."""
+    data, out = node.inputs[0], node.outputs[0]
+    if data is None or data.shape is None or out.shape is None:
+        return
+    view = View(node, context.opset)
+    starts, ends, axes = view.ints("starts"), view.ints("ends"), view.ints("axes")
+    steps = view.ints("steps") if context.opset >= 10 else None
+    if not isinstance(starts, tuple) or not isinstance(ends, tuple) or RUNTIME in (axes, steps):
+        return  # the library follows run-time bounds only as new symbols
+    dims = list(out.shape)
+    for i, axis in enumerate(axes or range(len(starts))):  # type: ignore[arg-type]
+        step = steps[i] if isinstance(steps, tuple) else 1
+        size = data.shape[axis]
+        if isinstance(size, int):
+            dims[axis] = len(sliced(size, starts[i], ends[i], step)) if step else size
+        else:
+            whole = starts[i] == 0 and ends[i] >= _TO_THE_END and step == 1
+            dims[axis] = size if whole else context.new_symbolic_dim()
+    out.shape = ir.Shape(dims)
+
+
+def _mend_squeeze(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """Axes that are given at run time, or none with a symbolic dim that may be 1: not even the rank is known."""
+    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    if axes is not None:
+        unknown = constant_tensor(axes) is None
+    else:
+        shape = node.inputs[0].shape if node.inputs[0] is not None else None
+        unknown = "axes" not in node.attributes and (shape is None or not shape.is_static())
+    if unknown:
+        node.outputs[0].shape = None
+
+
+def _mend_pool(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """With ceil_mode the last window may fall away, which a formula of symbols does not say."""
+    if not node.attributes.get_int("ceil_mode", 0):
+        return
+    for out in node.outputs:
+        if out.shape is not None:
+            dims = [d if i < 2 or isinstance(d, int) else context.new_symbolic_dim() for i, d in enumerate(out.shape)]
+            out.shape = ir.Shape(dims)
+
+
+def _mend_unknown(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """The library's formula is not the standard's."""
+    for out in node.outputs:
+        out.shape = None
+
+
+def _mend_resize(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """It ignores the policies that keep the aspect ratio."""
+    policy = node.attributes.get("keep_aspect_ratio_policy")
+    if policy is not None and (policy.is_ref() or policy.as_string() != "stretch"):
+        _mend_unknown(context, node)
+
+
+def _mend_unique(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """With an axis the result keeps its input's rank; the library says 1."""
+    if "axis" in node.attributes:
+        node.outputs[0].shape = None
+
+
+_TO_THE_END = 2**31 - 1
+"""Slice ends from here on mean "to the end": exporters write INT32_MAX or INT64_MAX."""
+_BROADCASTING = (
+    *(
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Pow",
+        "Mod",
+        "And",
+        "Or",
+        "Xor",
+        "BitwiseAnd",
+        "BitwiseOr",
+        "BitwiseXor",
+        "BitShift",
+    ),
+    *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Max", "Min", "Mean", "Sum", "Where"),
+)
+_MEND: dict[tuple[str, str], Callable[[osi.ShapeInferenceContext, ir.Node], None]] = {
+    ("", "If"): _mend_if,
+    ("", "Loop"): _mend_loop,
+    **{("", op): _mend_broadcast for op in _BROADCASTING},
+    ("", "MatMul"): _mend_matmul,
+    ("", "MatMulInteger"): _mend_matmul,
+    ("com.microsoft", "FusedMatMul"): _mend_matmul,
+    **{("com.microsoft", op): _mend_quantized_broadcast for op in ("QLinearAdd", "QLinearMul", "QLinearWhere")},
+    ("", "Expand"): _mend_expand,
+    ("", "Einsum"): _mend_einsum,
+    ("", "Split"): _mend_split,
+    ("", "Slice"): _mend_slice,
+    ("", "Squeeze"): _mend_squeeze,
+    **{("", op): _mend_pool for op in ("MaxPool", "AveragePool", "LpPool")},
+    ("", "Unique"): _mend_unique,
+    ("", "Resize"): _mend_resize,
+    ("", "MelWeightMatrix"): _mend_unknown,
+}

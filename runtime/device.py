@@ -96,8 +96,8 @@ def parse_device(text: str | Device) -> Device:
 def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **options: Any) -> Executable:
     """Loads a model (not changed) on a device.
 
-    options go to the backend: threads, spinning, custom_ops_library, integer_kernels for pfvm:cpu; max_compilations for
-    xla:cpu.
+    options go to the backend: threads, spinning, custom_ops_library, integer_kernels for pfvm:cpu; max_compilations,
+    allow_host and cut_shapes for xla:cpu (see XlaExecutable).
     Raises OptionError for an unknown device or option, NotBuiltError, MissingExtraError, and what the backend raises
     for the model.
     """
@@ -106,7 +106,7 @@ def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **option
     if device.backend == "xla":
         from .xla.executable import XlaExecutable
 
-        _refuse_unknown(device, options, ("max_compilations",))
+        _refuse_unknown(device, options, ("max_compilations", "allow_host", "cut_shapes"))
         return XlaExecutable(model, platform=device.platform, **options)
     from .ort import OrtExecutable
 

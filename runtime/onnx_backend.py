@@ -3,7 +3,8 @@
     import onnx.backend.test, pfvm.runtime.onnx_backend as backend
     test = onnx.backend.test.BackendTest(backend, __name__)
 
-The device is PFVM_DEVICE (default pfvm:cpu): the suite itself only knows "CPU" and "CUDA".
+The device is PFVM_DEVICE (default pfvm:cpu): the suite itself only knows "CPU" and "CUDA". PFVM_HOST=0 forbids host
+segments on xla devices, so that two runs tell which tests need one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ from .executable import Executable
 def default_device() -> str:
     """The device that this module runs on."""
     return os.environ.get("PFVM_DEVICE", "pfvm:cpu")
+
+
+def default_options() -> dict[str, Any]:
+    """What `load` is given besides: allow_host=False on xla devices where PFVM_HOST is 0."""
+    forbidden = os.environ.get("PFVM_HOST", "1") == "0" and parse_device(default_device()).backend == "xla"
+    return {"allow_host": False} if forbidden else {}
 
 
 class PfvmRep(BackendRep):
@@ -59,7 +66,7 @@ class PfvmBackend(Backend):
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
         """True when the model loads on the device."""
         try:
-            load(model, default_device())
+            load(model, default_device(), **default_options())
         except PfvmError:
             return False
         return True
@@ -67,7 +74,7 @@ class PfvmBackend(Backend):
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> PfvmRep:
         """Loads a model. kwargs are those of `pfvm.load`. Raises what `pfvm.load` raises."""
-        return PfvmRep(load(model, default_device(), **kwargs))
+        return PfvmRep(load(model, default_device(), **{**default_options(), **kwargs}))
 
     @classmethod
     def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> Any:
@@ -122,4 +129,4 @@ supports_device = PfvmBackend.supports_device
 
 def run(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
     """One call: inputs by name → outputs in the graph's order."""
-    return list(load(model, default_device())(feeds).values())
+    return list(load(model, default_device(), **default_options())(feeds).values())

@@ -13,8 +13,9 @@ import onnx_ir as ir
 from pfvm.errors import PfvmError, UnsupportedOpError
 
 from .context import DataDependentShapeError, NeedsValue, Scope, locate
+from .host_nodes import data_dependent
 from .interpreter import Interpreter
-from .segments import Segment
+from .segments import MustCut, Segment
 from .specialize import Specialization, backward_slice
 from .weights import Weights
 
@@ -39,20 +40,30 @@ class Compiled:
         return dict(zip(self.outputs, self.function([values[v] for v in self.traced], self.weights)))
 
 
+class TooManyCompilations(PfvmError):
+    """A segment was called with more different shapes or values than it may be compiled for."""
+
+
 class SegmentRunner:
-    """One segment with its executables, keyed by input shapes and the values of specialised inputs."""
+    """One segment with its executables, keyed by input shapes and the values of specialised inputs.
+
+    allow_cut: raise MustCut for a node whose shape follows from run-time data, and never compile once for each value
+        of an operand whose data decides the shape (of NonZero, say).
+    """
 
     def __init__(
         self,
         segment: Segment,
         model: ir.Model,
         weights: Weights,
+        arguments: list[ir.Value],
         interpreter: InterpreterFactory,
         device: jax.Device,
         device_name: str,
         max_compilations: int,
+        allow_cut: bool,
     ) -> None:
-        self._segment = segment
+        self.segment = segment
         self._opsets = model.graph.opset_imports
         self._functions = dict(model.functions)
         self._weights = weights
@@ -63,7 +74,8 @@ class SegmentRunner:
         self._specialization = Specialization()
         self._executables: dict[Key, Compiled] = {}
         self._lock = threading.Lock()
-        self._arguments = [v for v in weights.arguments() if v not in segment.inputs]
+        self._arguments = arguments
+        self._allow_cut = allow_cut
 
     @property
     def compilations(self) -> int:
@@ -75,7 +87,7 @@ class SegmentRunner:
 
     def __call__(self, env: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
         """Run on the values of `env`; state that it lacks is taken from the model. Returns the segment's outputs."""
-        values = {v: self._value(v, env) for v in self._segment.inputs}
+        values = {v: self._value(v, env) for v in self.segment.inputs}
         executable = self._executables.get(self._key(values))
         if executable is None:
             with self._lock:
@@ -94,29 +106,35 @@ class SegmentRunner:
 
     def _compile(self, values: Mapping[ir.Value, Any]) -> Compiled:
         if len(self._executables) >= self._max_compilations:
-            raise PfvmError(
+            raise TooManyCompilations(
                 f"{self._device_name}: this model was compiled for {self._max_compilations} different input shapes or "
                 f"values{self._specialised_names()}, the limit; pad inputs to fewer shapes or raise max_compilations"
             )
+        tracing: list[ir.Node] = []
         while True:
             special = frozenset(self._specialization.inputs)
             try:
-                executable = self._build(values, special)
+                executable = self._build(values, special, tracing)
             except NeedsValue as request:
-                self._specialise(request, values)
+                self._specialise(request, values, tracing[-1])
                 continue
+            except DataDependentShapeError as error:
+                raise self._cut_or(error, tracing[-1]) from error
             self._executables[self._key(values)] = executable
             return executable
 
-    def _build(self, values: Mapping[ir.Value, Any], special: frozenset[ir.Value]) -> Compiled:
+    def _build(self, values: Mapping[ir.Value, Any], special: frozenset[ir.Value], tracing: list[ir.Node]) -> Compiled:
+        """`tracing` receives the segment's nodes as they are reached."""
         known = {v: np.asarray(x) for v, x in values.items() if v in special}
         traced = tuple(v for v in values if v not in special)
-        outputs = self._segment.outputs
+        outputs = self.segment.outputs
 
         def function(inputs: list[jax.Array], weights: list[jax.Array]) -> list[Any]:
             interpreter = self._interpreter(dict(zip(self._arguments, weights)), self._specialization.forced)
             scope = Scope(self._opsets, {**known, **dict(zip(traced, inputs))})
-            interpreter.run(self._segment.nodes, scope)
+            for node in self.segment.nodes:
+                tracing.append(node)
+                interpreter.run((node,), scope)
             return [interpreter.read(v, scope) for v in outputs]
 
         weights = [self._weights.on_device(v, self._device) for v in self._arguments]
@@ -130,19 +148,31 @@ class SegmentRunner:
             reason = str(error).strip().split("\n")[0]
             raise PfvmError(f"{self._device_name}: XLA could not compile the model: {reason}") from error
 
-    def _specialise(self, request: NeedsValue, values: Mapping[ir.Value, Any]) -> None:
+    def _specialise(self, request: NeedsValue, values: Mapping[ir.Value, Any], node: ir.Node) -> None:
+        """Grow the specialisation by what `request` asks for. Raises MustCut, or an error, where that cannot be."""
         option: NeedsValue | None = request
         while option is not None:
-            needed = backward_slice(option, self._weights, self._functions)
-            if all(_may_specialise(values.get(v)) for v in needed.inputs) and self._specialization.add(needed):
+            needed = self._slice(option)
+            worthwhile = not (self._allow_cut and needed.inputs and data_dependent(option.node))
+            may = all(_may_specialise(values.get(v)) for v in needed.inputs)
+            if worthwhile and may and self._specialization.add(needed):
                 return
             option = option.otherwise
-        raise request.error or self._refusal(request, values)
+        raise self._cut_or(request.error or self._refusal(request, values), node)
+
+    def _slice(self, request: NeedsValue) -> Specialization:
+        return backward_slice(request, self._weights, self._functions, self.segment.inputs)
+
+    def _cut_or(self, error: PfvmError, node: ir.Node) -> Exception:
+        """The request to cut `node` out where that may be done and helps, else the error itself."""
+        if self._allow_cut and isinstance(error, DataDependentShapeError):
+            return MustCut(node, error)
+        return error
 
     def _refusal(self, request: NeedsValue, values: Mapping[ir.Value, Any]) -> UnsupportedOpError:
-        for value in backward_slice(request, self._weights, self._functions).inputs:
+        for value in self._slice(request).inputs:
             array = values.get(value)
-            if not _may_specialise(array):
+            if not _may_specialise(array) or data_dependent(request.node):
                 what = "an inner value" if array is None else f"{array.dtype.name}{list(array.shape)}"
                 return DataDependentShapeError(
                     f"{locate(request.node, request.scope)} needs the value of {request.value.name!r} when the model "

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import NotBuiltError
+from pfvm.errors import NotBuiltError, UnsupportedOpError
 from pfvm.runtime.executable import check_feeds, specs_of
 
-from .compiled import SegmentRunner
-from .interpreter import Interpreter
-from .schema_functions import SchemaFunctions
-from .segments import cut
+from .host_nodes import host_nodes
+from .plan import Plan, Planner
+from .segments import MustCut, Segment
 from .support import check_supported
 from .weights import Weights
 
@@ -23,15 +23,29 @@ class XlaExecutable:
     """Runs a model on an XLA platform; implements `pfvm.runtime.executable.Executable`.
 
     Every set of input shapes (and of values of shape-like inputs) is compiled once and kept; `max_compilations` bounds
-    their number. Safe to call from several threads. Raises UnsupportedOpError at load time for operators without a
-    lowering.
+    their number. Safe to call from several threads.
+
+    allow_host: what XLA cannot express (strings, sequences, optionals, maps, image decoding, shapes that follow from
+        run-time data) runs in ONNX Runtime, in host segments; False makes it an error that names the node.
+    cut_shapes: a device segment behind a host segment is compiled for so many shapes; for more it runs on the host.
+
+    Raises UnsupportedOpError at load time for operators without a lowering.
     """
 
-    def __init__(self, model: ir.Model, platform: str = "cpu", max_compilations: int = 64) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        platform: str = "cpu",
+        max_compilations: int = 64,
+        *,
+        allow_host: bool = True,
+        cut_shapes: int = 8,
+    ) -> None:
         if platform != "cpu":
             raise NotBuiltError(f"device xla:{platform} is not built yet; use xla:cpu")
         device_name = f"xla:{platform}"
-        check_supported(model, device_name)
+        self._host_nodes = host_nodes(model) if allow_host else {}
+        check_supported(model, device_name, self._host_nodes)
         self._weights = Weights(model)
         self.inputs, optional, self.outputs = specs_of(model)
         overridable = {v.name for v in self._weights.state}
@@ -39,33 +53,72 @@ class XlaExecutable:
         self._device = jax.devices(platform)[0]
         self._graph_inputs = {v.name: v for v in model.graph.inputs}
         self._graph_outputs = tuple(model.graph.outputs)
-        schema_functions = SchemaFunctions()
-
-        def interpreter(arguments: Mapping[ir.Value, Any], forced: set[ir.Value]) -> Interpreter:
-            return Interpreter(model.functions, schema_functions, self._weights, arguments, forced)
-
-        self._runners = [
-            SegmentRunner(segment, model, self._weights, interpreter, self._device, device_name, max_compilations)
-            for segment in cut(model.graph, self._weights)
-        ]
+        self._lock = threading.Lock()
+        self._planner = Planner(
+            model, self._weights, self._device, device_name, max_compilations, cut_shapes, allow_host
+        )
+        self._plan = self._planner.plan(self._host_nodes)
         with jax.enable_x64(True):
             for value in self._weights.arguments():
                 self._weights.on_device(value, self._device)
 
     @property
+    def segments(self) -> tuple[Segment, ...]:
+        """What runs where. Cuts at shapes that follow from run-time data are there after the first call."""
+        return self._plan.segments
+
+    @property
     def compilations(self) -> int:
         """How many executables have been compiled so far."""
-        return sum(runner.compilations for runner in self._runners)
+        return self._planner.compilations
+
+    @property
+    def host_calls(self) -> int:
+        """How often a device segment ran on the host, because it had been compiled for `cut_shapes` shapes."""
+        return self._planner.host_calls
 
     def hlo(self) -> list[str]:
         """XLA's optimized program text, one for each executable compiled so far."""
-        return [text for runner in self._runners for text in runner.hlo()]
+        return [text for runner in self._plan.device_runners for text in runner.hlo()]
 
-    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         checked = check_feeds(self.inputs, self.optional_inputs, feeds)
-        env: dict[ir.Value, Any] = {self._graph_inputs[name]: array for name, array in checked.items()}
+        given = {self._graph_inputs[name]: array for name, array in checked.items()}
         with jax.enable_x64(True):
-            for runner in self._runners:
-                env.update(runner(env))
-            # A copy: XLA may return an input's own buffer, and its arrays are read-only.
-            return {value.name or "": np.array(env[value]) for value in self._graph_outputs}
+            env = self._run(given)
+            return {value.name or "": self._result(value, env) for value in self._graph_outputs}
+
+    def _run(self, given: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
+        while True:
+            plan = self._plan
+            env = dict(given)
+            try:
+                for runner in plan.runners:
+                    env.update(runner(env))
+                return env
+            except MustCut as request:
+                self._cut(request, plan)
+
+    def _cut(self, request: MustCut, plan: Plan) -> None:
+        """Plan again, with one more node on the host (unless another thread has done so in the meantime)."""
+        with self._lock:
+            if self._plan is plan:
+                self._host_nodes[request.node] = f"data-dependent shape ({_why(request.error)})"
+                self._plan = self._planner.plan(self._host_nodes)
+
+    def _result(self, value: ir.Value, env: Mapping[ir.Value, Any]) -> Any:
+        if value in env:
+            result = env[value]
+        elif value in self._weights:
+            result = self._weights.on_device(value, self._device)
+        else:
+            result = value.const_value.numpy()  # type: ignore[union-attr]  # strings that nothing computes
+        if result is None or isinstance(result, (list, tuple, dict)):
+            return result
+        # A copy: XLA may return an input's own buffer, and its arrays are read-only.
+        return np.array(result)
+
+
+def _why(error: UnsupportedOpError) -> str:
+    """The error's reason, without what it says about the device."""
+    return str(error).split("; ")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Container
 
 import onnx_ir as ir
 
@@ -30,8 +31,13 @@ class Specialization:
         return grown
 
 
-def backward_slice(request: NeedsValue, weights: Weights, functions: dict) -> Specialization:
-    """Everything that the requested value is computed from, across function calls and bodies."""
+def backward_slice(
+    request: NeedsValue, weights: Weights, functions: dict, given: Container[ir.Value] = ()
+) -> Specialization:
+    """Everything that the requested value is computed from, across function calls and bodies.
+
+    `given` are values that are inputs although a node computes them: results of earlier segments.
+    """
     found = Specialization()
     stack: list[tuple[ir.Value, Scope]] = [(request.value, request.scope)]
     seen: set[tuple[ir.Value, int]] = set()
@@ -41,6 +47,9 @@ def backward_slice(request: NeedsValue, weights: Weights, functions: dict) -> Sp
             continue
         seen.add((value, id(scope)))
         if value in weights and value not in weights.state:
+            continue
+        if value in given:
+            found.inputs.add(value)
             continue
         node = value.producer()
         if node is None:

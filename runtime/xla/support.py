@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import onnx_ir as ir
 from pfvm.errors import UnsupportedOpError
@@ -15,10 +15,13 @@ from .schema_functions import has_schema_function
 _SHOWN = 8
 
 
-def check_supported(model: ir.Model, device: str) -> None:
-    """Raises UnsupportedOpError that lists every unsupported operator of the graph, its bodies and the functions."""
+def check_supported(model: ir.Model, device: str, on_host: Container[ir.Node] = ()) -> None:
+    """Raises UnsupportedOpError that lists every unsupported operator of the graph, its bodies and the functions.
+
+    on_host: nodes of the main graph that need no lowering.
+    """
     problems: dict[str, list[str]] = {}
-    for opsets, nodes in _scopes(model):
+    for opsets, nodes in _scopes(model, on_host):
         for node, path in _with_paths(nodes):
             if not _covered(node, opsets, model.functions):
                 name = f"{node.domain or 'ai.onnx'}::{node.op_type}"
@@ -29,12 +32,14 @@ def check_supported(model: ir.Model, device: str) -> None:
         raise UnsupportedOpError(
             f"{device} has no lowering for: {shown}{more}. See: pfvm ops --device {device}, or use pfvm:cpu"
         )
-    _check_types(model, device)
+    if not on_host:
+        _check_types(model, device)
 
 
-def _scopes(model: ir.Model) -> Iterable[tuple[Mapping[str, int], Iterable[ir.Node]]]:
-    yield model.graph.opset_imports, model.graph
-    for function in _called(model):
+def _scopes(model: ir.Model, on_host: Container[ir.Node]) -> Iterable[tuple[Mapping[str, int], Iterable[ir.Node]]]:
+    nodes = [node for node in model.graph if node not in on_host]
+    yield model.graph.opset_imports, nodes
+    for function in _called(model, nodes):
         yield function.opset_imports or model.graph.opset_imports, function
 
 
@@ -47,10 +52,10 @@ def _with_paths(nodes: Iterable[ir.Node], where: str = "") -> Iterable[tuple[ir.
             yield from _with_paths(body, f" in a body of {path}")
 
 
-def _called(model: ir.Model) -> list[ir.Function]:
-    """The functions that the graph reaches, in the order found."""
+def _called(model: ir.Model, nodes: Iterable[ir.Node]) -> list[ir.Function]:
+    """The functions that the nodes reach, in the order found."""
     found: dict[tuple[str, str, str], ir.Function] = {}
-    pending: list[Iterable[ir.Node]] = [model.graph.all_nodes()]
+    pending: list[Iterable[ir.Node]] = [(each for each, _ in _with_paths(nodes))]
     while pending:
         for node in pending.pop():
             key = (node.domain, node.op_type, node.overload)

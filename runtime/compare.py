@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
+from pfvm.errors import OptionError
 
 
 @dataclass(frozen=True)
@@ -14,11 +15,16 @@ class Tolerance:
     """Floats agree when |a - b| ≤ atol · max(1, max|a|) + rtol · |a|, with a the reference. NaN agrees with NaN.
 
     The scale max|a| keeps the order of summation from counting as a difference. rtol is at least two units in the last
-    place of the element type, which only matters below float32.
+    place of the element type, which only matters below float32. Raises OptionError for a negative one.
     """
 
     rtol: float = 1e-3
     atol: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name in ("rtol", "atol"):
+            if not getattr(self, name) >= 0:  # NaN, too
+                raise OptionError(f"--{name} must be 0 or more, not {getattr(self, name)}")
 
     def rtol_of(self, dtype: np.dtype) -> float:
         return max(self.rtol, 2 * float(ml_dtypes.finfo(dtype).eps))

@@ -66,6 +66,8 @@ def test_version_and_help(pfvm: Pfvm) -> None:
         assert f"  {command} " in shown
     assert "no such option" in one_line(pfvm("run", "--nope")).lower()
     assert "frobnicate" in one_line(pfvm("frobnicate"))
+    bare = pfvm()
+    assert (bare.code, bare.out, bare.err) == (2, shown, "")
 
 
 # ---- compile
@@ -117,8 +119,44 @@ def test_option_file(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
 
 
 def test_flags_of_later_versions_are_named_errors(pfvm: Pfvm, model: Path) -> None:
-    for flag in ("--device=xla:cpu", "--target=ort", "--explain", "--mesh=data=2", "--scheduler=x"):
+    for flag in ("--device=xla:tpu", "--target=ort", "--mesh=data=2", "--scheduler=x"):
         assert "not built" in one_line(pfvm("compile", model, "-o", "x.onnx", flag))
+
+
+def test_a_model_that_the_device_cannot_run_is_not_written(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    target = tmp_path / "out.onnx"
+    assert pfvm("compile", model, "-o", target, "--device", "xla:cpu").code == 0
+    target.unlink()
+    onnx.save(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+            g (float[2] x) => (float[2] y) { y = com.microsoft.CDist (x, x) }"""
+        ),
+        model,
+    )
+    assert "CDist" in one_line(pfvm("compile", model, "-o", target, "--device", "xla:cpu"))
+    assert not target.exists()
+
+
+def test_explain(pfvm: Pfvm, tmp_path: Path, model: Path) -> None:
+    pytest.importorskip("jax")
+    assert "give --device as well" in one_line(pfvm("compile", model, "--explain"))
+    assert "one segment" in pfvm("compile", model, "--explain", "--device", "pfvm:cpu").out
+    onnx.save(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["" : 17]> g (float[n] x, string[n] s) => (float[m] y, string[n] t)
+            <float zero = {0}> { b = Greater (x, zero) z = Compress (x, b) y = Exp (z) t = StringNormalizer (s) }"""
+        ),
+        model,
+    )
+    lines = pfvm("compile", model, "--explain", "--device", "xla:cpu").out.splitlines()
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["0", "xla:cpu", "1"],
+        ["1", "host", "(ONNX"],
+        ["2", "xla:cpu", "1"],
+    ]
+    assert "data-dependent shape" in lines[2] and "StringNormalizer" in lines[2] and "strings" in lines[2]
 
 
 def test_compile_without_a_destination(pfvm: Pfvm, model: Path) -> None:
@@ -197,6 +235,10 @@ def test_run_errors(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "wrong.npz", x=np.zeros((2, 3)))
     assert "expected dtype float, got float64" in one_line(pfvm("run", model, "--inputs", tmp_path / "wrong.npz"))
     assert "does not exist" in one_line(pfvm("run", model, "--custom-ops-lib", "none.so"))
+    np.save(tmp_path / "a.npy", np.zeros((2, 3), np.float32))
+    assert "one array without a name" in one_line(pfvm("run", model, "--inputs", tmp_path / "a.npy"))
+    assert "no option 'threads'" in one_line(pfvm("run", model, "--threads", 1, "--device", "xla:cpu"))
+    assert pfvm("run", model, "--threads", 1).code == 0
 
 
 # ---- check
@@ -213,6 +255,8 @@ def test_check_exit_codes(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
     assert "'c': " in different.out
     assert pfvm("check", model, other, "--rtol", "0.5").code == 0
     assert pfvm("check", model, "--device-b", "pfvm:cpu").code == 0
+    assert "'--rtol'" in one_line(pfvm("check", model, other, "--rtol", "-1"))
+    assert "neither" in one_line(pfvm("check", model, other, "--threads", "2"))
     one_line(pfvm("check", model, tmp_path / "none.onnx"))
     one_line(pfvm("check", model))
 
@@ -249,6 +293,33 @@ def test_export(pfvm: Pfvm, tmp_path: Path) -> None:
     result = pfvm("export", f"{source}:double", "-o", target)
     assert result.code == 0, result.err
     assert len(onnx.load(target).graph.node) >= 1
+
+
+def test_export_freezes_and_leaves_dimensions_open(pfvm: Pfvm, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    source, target = tmp_path / "net.py", tmp_path / "out.onnx"
+    source.write_text(
+        "import torch\n\nmodel = torch.nn.Linear(3, 2)\nsample = torch.ones(4, 3)\n\ndef fn(x):\n    return model(x)\n"
+    )
+    for name, flags, count in (
+        ("fn", (), 3),
+        ("fn", ("--freeze",), 1),
+        ("model", (), 1),
+        ("model", ("--no-freeze",), 3),
+    ):
+        assert pfvm("export", f"{source}:{name}", "-o", target, *flags).code == 0
+        assert len(onnx.load(target).graph.input) == count
+    assert pfvm("export", f"{source}:fn", "-o", target, "--dynamic", "x:0=batch").code == 0
+    assert onnx.load(target).graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    assert "as in x:0=batch" in one_line(pfvm("export", f"{source}:fn", "-o", target, "--dynamic", "x=batch"))
+
+
+def test_export_without_torch(pfvm: Pfvm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "net.py").write_text("import torch\n")
+    assert "pip install 'pfvm[torch]'" in one_line(pfvm("export", f"{tmp_path}/net.py:fn", "-o", "x.onnx"))
 
 
 def test_export_errors(pfvm: Pfvm, tmp_path: Path) -> None:

@@ -10,10 +10,13 @@ import pfvm
 import pytest
 from pfvm.errors import InputError, OptionError, UnsupportedOpError
 from pfvm.runtime.compare import Tolerance
+from pfvm.runtime.device import load_executable
 from pfvm.runtime.oracle import ORT, REFERENCE
+from pfvm.tools import check as tools_check
 from pfvm.tools.check import Settings, check, check_files
 from pfvm.tools.report import check_lines
 
+NODES = Settings(nodes=True)
 BASE = """<ir_version: 10, opset_import: ["" : 21]>
 g (float[n,3] x) => (float[n,3] y, int64[n] k) <float[3] w = {1,2,3}>
 { [mul] a = Mul (x, w)  [relu] b = Relu (a)  [add] y = Add (b, w)  [arg] k = ArgMax <axis=1, keepdims=0> (y) }"""
@@ -178,3 +181,39 @@ def test_one_model_alone_is_nothing_to_compare(tmp_path: Path) -> None:
     onnx.save(proto(BASE), tmp_path / "m.onnx")
     with pytest.raises(OptionError, match="name a second model, or --device-b"):
         check_files(tmp_path / "m.onnx", None, "oracle", "oracle", 1e-3, 1e-5, False, None, 0, [], None)
+
+
+def test_the_search_for_a_node_always_says_what_it_found() -> None:
+    assert any("none, as all outputs agree" in line for line in check_lines(check(proto(BASE), proto(BASE), NODES)))
+    renamed = BASE.replace("float[n,3] x", "float[n,3] z").replace("Mul (x", "Mul (z")
+    assert "not searched" in check(proto(BASE), proto(renamed), NODES).node_note
+
+
+def test_pfvm_runs_on_as_many_threads_as_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another number of threads is another order of sums: a model would differ from itself."""
+    seen = []
+
+    def load(model: object, device: object, **options: object) -> object:
+        seen.append(options["threads"])
+        return load_executable(model, device, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tools_check, "load_executable", load)
+    check(proto(BASE), proto(BASE), Settings(device_b="pfvm:cpu"))
+    check(proto(BASE), proto(BASE), Settings(device_b="pfvm:cpu", threads=2))
+    assert seen == [1, 2]
+
+
+def test_a_difference_that_rounding_explains_is_not_equal_with_a_remark() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (float[4] x) => (float[4] y) <float big = {FACTOR}>
+    { a = Mul (x, big)  y = Sin (a) }"""
+    report = check(proto(text.replace("FACTOR", "100000.0")), proto(text.replace("FACTOR", "100000.04")))
+    assert not report.equal
+    assert len(report.warnings) == 1
+    assert "rounding may explain it" in report.warnings[0]
+    assert not check(proto(text.replace("FACTOR", "1.0")), proto(text.replace("FACTOR", "1.1"))).warnings
+
+
+@pytest.mark.parametrize("rtol", [-1.0, float("nan")])
+def test_a_tolerance_is_not_negative(rtol: float) -> None:
+    with pytest.raises(OptionError, match="--rtol must be 0 or more"):
+        Tolerance(rtol=rtol)

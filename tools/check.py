@@ -12,12 +12,13 @@ import onnx_ir as ir
 from pfvm.compiler.importer import read_model
 from pfvm.errors import InputError, OptionError, PfvmError
 from pfvm.runtime.compare import Difference, Tolerance, difference
-from pfvm.runtime.device import load_executable
+from pfvm.runtime.device import load_executable, parse_device
 from pfvm.runtime.executable import Executable, specs_of
 from pfvm.runtime.oracle import Oracle
 from pfvm.runtime.synthesis import Fill, parse_shapes, workable
 
 from .intermediates import common_intermediates, with_outputs
+from .noise import noise_note
 from .npz import read_npz
 
 ORACLE = "oracle"
@@ -36,6 +37,7 @@ class Report:
     difference: Difference | None = None
     case: str = ""  # the inputs on which it differs
     node: str | None = None  # the first node that differs, with --nodes
+    node_note: str = ""  # with --nodes, why there is none
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -48,6 +50,8 @@ class Settings:
     """How to compare.
 
     device_a, device_b: a device string, or "oracle" (ONNX Runtime without optimizations, else onnx.reference).
+    threads: of pfvm:* devices; one by default, like the oracle, as their number changes the order of sums and with it
+        the rounding.
     seeds: random draws to try, the all-zero inputs come on top. feeds: use exactly these instead.
     """
 
@@ -57,6 +61,7 @@ class Settings:
     seeds: Sequence[int] = (0, 1, 2)
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     nodes: bool = False
+    threads: int = 1
     feeds: Mapping[str, Any] | None = None
     custom_ops_library: str | os.PathLike[str] | None = None
 
@@ -74,7 +79,8 @@ def check(a: Any, b: Any, settings: Settings | None = None) -> Report:
     run_b = _load(model_b, settings.device_b, settings)
     report.engine_a, report.engine_b = _engine(run_a, settings.device_a), _engine(run_b, settings.device_b)
     if {s.name for s in run_a.inputs} != {s.name for s in run_b.inputs}:
-        return report  # no inputs that fit both
+        report.node_note = "not searched, as no inputs fit both models" if settings.nodes else ""
+        return report
     seen: dict[str, list[Any]] = {s.name: [] for s in run_a.outputs}
     for case, feeds, reference in _cases(model_a, run_a, settings, report):
         report.cases.append(case)
@@ -85,6 +91,7 @@ def check(a: Any, b: Any, settings: Settings | None = None) -> Report:
             if settings.nodes:
                 _find_node(report, model_a, model_b, feeds, settings)
             return report
+    report.node_note = "none, as all outputs agree" if settings.nodes else ""
     report.warnings += _constant_outputs(seen)
     return report
 
@@ -101,8 +108,11 @@ def check_files(
     seed: int,
     shapes: Sequence[str],
     custom_ops_library: Path | None,
+    threads: int | None = None,
 ) -> Report:
     """`check` with what the command line gives. Raises OptionError when there is nothing to compare."""
+    if threads is not None and not any(device.startswith("pfvm:") for device in (device_a, device_b)):
+        raise OptionError("--threads is for pfvm:cpu, and neither --device-a nor --device-b is that")
     if other is None and device_a == device_b:
         raise OptionError("one model on one device has nothing to differ from: name a second model, or --device-b")
     first = read_model(model)
@@ -116,6 +126,7 @@ def check_files(
         nodes=nodes,
         feeds=None if inputs is None else read_npz(inputs, [*specs[0], *specs[1]]),
         custom_ops_library=custom_ops_library,
+        threads=1 if threads is None else threads,
     )
     return check(first, first if other is None else other, settings)
 
@@ -139,7 +150,9 @@ def signature_differences(a: ir.Model, b: ir.Model) -> list[str]:
 def _load(model: ir.Model, device: str, settings: Settings) -> Executable:
     if device == ORACLE:
         return Oracle(model, settings.custom_ops_library)
-    return load_executable(model, device, custom_ops_library=settings.custom_ops_library)
+    target = parse_device(device)
+    threads = settings.threads if target.backend == "pfvm" else None
+    return load_executable(model, target, threads=threads, custom_ops_library=settings.custom_ops_library)
 
 
 def _engine(executable: Executable, device: str) -> str:
@@ -192,14 +205,20 @@ def _compare_outputs(
             report.warnings += [note] if note not in report.warnings else []
             continue
         report.difference, report.case = found, case
+        note = noise_note(name, reference[name], other[name], run_a, feeds, report.tolerance)
+        report.warnings += [note] if note else []
         return
 
 
 def _find_node(report: Report, a: ir.Model, b: ir.Model, feeds: Mapping[str, Any], settings: Settings) -> None:
     """Puts the first node whose value differs into the report: the values that both models name, as extra outputs."""
     watched = common_intermediates(a, b)
-    results_a = _load(with_outputs(a, watched), settings.device_a, settings)(feeds)
-    results_b = _load(with_outputs(b, watched), settings.device_b, settings)(feeds)
+    try:
+        results_a = _load(with_outputs(a, watched), settings.device_a, settings)(feeds)
+        results_b = _load(with_outputs(b, watched), settings.device_b, settings)(feeds)
+    except PfvmError as error:
+        report.node_note = f"not found, as the models do not run with intermediate values as outputs ({error})"
+        return
     for value in [*watched, *a.graph.outputs]:
         name = value.name or ""
         if name not in results_b:
@@ -208,7 +227,10 @@ def _find_node(report: Report, a: ir.Model, b: ir.Model, feeds: Mapping[str, Any
         if found is not None:
             report.node = f"{describe(value)}: {found}"
             return
-    report.warnings.append("no value that both models name differs once all of them are outputs: a fusion is the cause")
+    report.node_note = (
+        f"none: with the {len(watched)} values that both models name as outputs, all of them and the outputs agree; "
+        "a fusion that these prevent makes the difference"
+    )
 
 
 def _is_random(

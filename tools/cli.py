@@ -21,7 +21,6 @@ from pfvm.errors import OptionError, PfvmError
 app = typer.Typer(
     name="pfvm",
     help="An ONNX graph compiler: any ONNX file or PyTorch function in, one smaller and equal graph out.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -54,11 +53,22 @@ def export(
     sample: Annotated[
         str, typer.Option("--sample", help="Name in the file of the example inputs, or of a function that makes them.")
     ] = "sample",
+    freeze: Annotated[
+        bool | None,
+        typer.Option(
+            "--freeze/--no-freeze",
+            help="Weights as constants, or as inputs with a default. Default: constants for an nn.Module.",
+            show_default=False,
+        ),
+    ] = None,
+    dynamic: Annotated[
+        list[str], typer.Option("--dynamic", help="Leave a dimension open: x:0=batch for the first of x. Repeatable.")
+    ] = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Translate a PyTorch function to ONNX, one to one."""
     from .export import export as run_export
 
-    print(run_export(target, output, sample), file=sys.stderr)
+    print(run_export(target, output, sample, freeze, dynamic), file=sys.stderr)
 
 
 @app.command(name="compile")
@@ -68,18 +78,45 @@ def compile_command(
     artifacts: Annotated[
         Path | None, typer.Option("--artifacts", "--codegen-dir", help="Folder for every stage and passes.json.")
     ] = None,
-    opt_level: Annotated[int | None, typer.Option("-O", "--opt-level", min=0, max=3, help="Default: 2.")] = None,
+    opt_level: Annotated[
+        int | None,
+        typer.Option(
+            "-O",
+            "--opt-level",
+            min=0,
+            max=3,
+            help="0 no pass at all; 1 fold constants, drop what is dead or does nothing; 2 every pass (the default); "
+            "3 as 2 for now.",
+        ),
+    ] = None,
     passes: Annotated[
-        list[str] | None, typer.Option("-p", "--pass", help="Run PASS, or PASS{option=value}. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "-p",
+            "--pass",
+            help="Also run PASS, or run it with options: PASS{option=value}. It is added to the level's passes; "
+            "-O0 -p PASS runs it alone. Repeatable; `pfvm passes` lists them.",
+        ),
     ] = None,
     disable: Annotated[list[str] | None, typer.Option("--disable", help="Do not run PASS. Repeatable.")] = None,
     option_json: Annotated[
         Path | None, typer.Option("--option-json", help='File of options: {"args": ["--flag=value"]}.')
     ] = None,
-    opset: Annotated[int | None, typer.Option("--opset", help="Convert to this opset first.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare results after every pass.")] = False,
+    opset: Annotated[
+        int | None, typer.Option("--opset", help="Convert to this opset of ai.onnx first; not all operators can.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Run the model after every pass and compare with the original.")
+    ] = False,
     external_data: Annotated[bool, typer.Option("--external-data", help="Weights in a file beside the model.")] = False,
-    fused_ops: Annotated[str | None, typer.Option("--fused-ops", help="function or inline.")] = None,
+    fused_ops: Annotated[
+        str | None,
+        typer.Option(
+            "--fused-ops",
+            help="What a fused node is: function, a call of a function in the file (the default), or inline, left "
+            "unfused in standard operators.",
+        ),
+    ] = None,
     device: Annotated[str | None, typer.Option("--device", help="Not built yet.", hidden=True)] = None,
     target: Annotated[str | None, typer.Option("--target", help="Not built yet.", hidden=True)] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Not built yet.", hidden=True)] = False,
@@ -112,22 +149,36 @@ def run(
     seed: Annotated[int, typer.Option("--seed", help="Of made-up inputs.")] = 0,
     shape: Shapes = [],  # noqa: B006 - typer copies it
     custom_ops_lib: CustomOps = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Of pfvm:cpu. Default: one a core.")] = None,
 ) -> None:
     """Run a model once, with given or made-up inputs."""
     from .run import run as run_model
 
-    run_model(model, device, inputs, outputs, seed, shape, custom_ops_lib)
+    run_model(model, device, inputs, outputs, seed, shape, custom_ops_lib, threads)
 
 
 @app.command()
 def check(
     model: Model,
     other: Annotated[Path | None, typer.Argument(help="The model to compare with; the same one by default.")] = None,
-    device_a: Annotated[str, typer.Option("--device-a", help="Where the first one runs.")] = "oracle",
+    device_a: Annotated[
+        str,
+        typer.Option(
+            "--device-a", help="Where the first one runs; oracle is ONNX Runtime without optimizations, on one thread."
+        ),
+    ] = "oracle",
     device_b: Annotated[str, typer.Option("--device-b", help="Where the second one runs.")] = "oracle",
-    rtol: Annotated[float, typer.Option("--rtol")] = 1e-3,
-    atol: Annotated[float, typer.Option("--atol")] = 1e-5,
+    rtol: Annotated[
+        float, typer.Option("--rtol", min=0, help="Allowed error of a float, as a part of its own size.")
+    ] = 1e-3,
+    atol: Annotated[
+        float,
+        typer.Option("--atol", min=0, help="Allowed on top, as a part of max(1, the output's largest float)."),
+    ] = 1e-5,
     nodes: Annotated[bool, typer.Option("--nodes", help="Find the first node that differs.")] = False,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Of pfvm:cpu. Default: 1, as the oracle.")
+    ] = None,
     inputs: Annotated[Path | None, typer.Option("--inputs", help=".npz to use instead of made-up inputs.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="The first of three seeds of made-up inputs.")] = 0,
     shape: Shapes = [],  # noqa: B006 - typer copies it
@@ -137,7 +188,9 @@ def check(
     from .check import check_files
     from .report import print_check
 
-    report = check_files(model, other, device_a, device_b, rtol, atol, nodes, inputs, seed, shape, custom_ops_lib)
+    report = check_files(
+        model, other, device_a, device_b, rtol, atol, nodes, inputs, seed, shape, custom_ops_lib, threads
+    )
     print_check(report)
     if not report.equal:
         raise typer.Exit(1)
@@ -218,8 +271,10 @@ def run_command(arguments: list[str] | None = None) -> int:
     if not debug:  # what libraries log and warn of ends up in our own message, or is not the user's to act on
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
         warnings.simplefilter("ignore")
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        return _status(app(arguments, standalone_mode=False))
+        status = _status(app(given or ["--help"], standalone_mode=False))
+        return status if given else 2
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except PfvmError as error:

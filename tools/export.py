@@ -5,21 +5,24 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pfvm.errors import OptionError
+from pfvm.errors import MissingExtraError, OptionError, did_you_mean
 
 
-def export(target: str, output: Path, sample: str) -> str:
+def export(target: str, output: Path, sample: str, freeze: bool | None = None, dynamic: Sequence[str] = ()) -> str:
     """Exports `fn` of `file.py:fn` with the example inputs that the file calls `sample`. Returns a line that says so.
 
-    Raises OptionError (no such file or name, or the file fails), CaptureError, PfvmError when writing fails.
+    Raises OptionError (no such file or name, or the file fails), MissingExtraError (it imports torch, which is not
+    installed), CaptureError, PfvmError when writing fails.
     """
     file, colon, name = target.rpartition(":")
     if not colon or not file or not name:
         raise OptionError(f"{target!r}: expected FILE.py:FUNCTION")
+    axes = parse_dynamic(dynamic)
     module = _load(Path(file))
     function = _attribute(module, file, name)
     example = _attribute(module, file, sample)
@@ -27,16 +30,28 @@ def export(target: str, output: Path, sample: str) -> str:
         example = example()
     from pfvm.compiler.capture.export import export as capture_export
 
-    model = capture_export(function, example, output)
+    model = capture_export(function, example, output, freeze=freeze, dynamic=axes)
     return f"{output}: {sum(1 for _ in model.graph.all_nodes())} nodes"
+
+
+def parse_dynamic(texts: Iterable[str]) -> dict[str, dict[int, str]]:
+    """ "x:0=batch" → {"x": {0: "batch"}}. Raises OptionError."""
+    found: dict[str, dict[int, str]] = {}
+    for text in texts:
+        place, equals, symbol = text.rpartition("=")
+        name, colon, axis = place.rpartition(":")
+        if not (equals and colon and name and symbol) or not axis.removeprefix("-").isdecimal():
+            raise OptionError(f"--dynamic {text!r}: expected INPUT:DIMENSION=NAME, as in x:0=batch")
+        found.setdefault(name, {})[int(axis)] = symbol
+    return found
 
 
 def _attribute(module: ModuleType, file: str, dotted: str) -> Any:
     found: Any = module
     for part in dotted.split("."):
         if not hasattr(found, part):
-            names = ", ".join(n for n in vars(module) if not n.startswith("_"))
-            raise OptionError(f"{file} has no {dotted!r}; it has: {names}")
+            names = [n for n in vars(module) if not n.startswith("_")]
+            raise OptionError(f"{file} has no {dotted!r}{did_you_mean(dotted, names)}; it has: {', '.join(names)}")
         found = getattr(found, part)
     return found
 
@@ -54,6 +69,8 @@ def _load(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            raise MissingExtraError(f"{path}, which imports torch,", "torch") from error
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
         where = f"{path}:{frames[-1].lineno}" if frames else str(path)
         raise OptionError(f"{where}: {type(error).__name__}: {error}") from error

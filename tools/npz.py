@@ -11,6 +11,7 @@ import os
 import re
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,20 @@ def read_npz(path: str | os.PathLike[str], specs: Iterable[TensorSpec]) -> dict[
     """Feeds from a file. Raises InputError when it cannot be read; whether they fit is the executable's check."""
     by_name = {spec.name: spec for spec in specs}
     try:
-        with np.load(path, allow_pickle=False) as file:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            example = next(iter(by_name), "x")
+            raise InputError(
+                f"{path}: one array without a name (.npy); save it with its input's name: "
+                f"np.savez('inputs.npz', **{{{example!r}: array}})"
+            )
+        with loaded as file:
             stored = dict(file)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-    except (ValueError, zipfile.BadZipFile, EOFError, AttributeError) as error:
+    except (ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{path}: not an .npz file of arrays ({error})") from error
     feeds: dict[str, Any] = {}
     for key, array in stored.items():

@@ -39,6 +39,8 @@ def check_lines(report: Report) -> list[str]:
         lines.append(f"  with {report.case}: {report.difference}")
     if report.node is not None:
         lines.append(f"  first node that differs: {report.node}")
+    elif report.node_note:
+        lines.append(f"  first node that differs: {report.node_note}")
     lines.append(f"  compared: {report.engine_a} and {report.engine_b}, on {', '.join(report.cases) or 'no inputs'}")
     lines.append(f"  tolerance: {report.tolerance}")
     return lines

@@ -24,11 +24,12 @@ def run(
     seed: int,
     shapes: Sequence[str],
     custom_ops_library: Path | None,
+    threads: int | None = None,
 ) -> None:
     """Prints one line per output. Raises the errors of `pfvm.load` and of the call."""
     wanted = parse_shapes(shapes)
     loaded = read_model(model)
-    executable = load_executable(loaded, device, custom_ops_library=custom_ops_library)
+    executable = load_executable(loaded, device, custom_ops_library=custom_ops_library, threads=threads)
     if inputs is None:
         feeds, _ = workable(loaded, executable, seed, wanted)
     else:

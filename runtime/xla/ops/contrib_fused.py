@@ -21,38 +21,46 @@ from pfvm.runtime.xla.registry import register
 _DOMAIN = "com.microsoft"
 
 
+def _wide(*operands: Any) -> list[Any]:
+    """In float32 at least; absent ones stay absent."""
+    return [None if x is None else x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in operands]
+
+
 def _normalized(x: Any, epsilon: float, centre: bool) -> tuple[Any, Any, Any]:
-    """Over the last axis, in float32 at least: (normalized, mean, 1 / deviation)."""
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    mean = jnp.mean(wide, -1, keepdims=True)
-    centred = wide - mean if centre else wide
-    inverse = lax.rsqrt(jnp.mean(centred * centred, -1, keepdims=True) + np.asarray(epsilon, wide.dtype))
-    return (centred * inverse).astype(x.dtype), mean, inverse
+    """Over the last axis: (normalized, mean, 1 / deviation)."""
+    mean = jnp.mean(x, -1, keepdims=True)
+    centred = x - mean if centre else x
+    inverse = lax.rsqrt(jnp.mean(centred * centred, -1, keepdims=True) + np.asarray(epsilon, x.dtype))
+    return centred * inverse, mean, inverse
+
+
+def _skip(ctx: Context, x: Any, skip: Any, gamma: Any, beta: Any, bias: Any, centre: bool) -> Any:
+    """Half precision is rounded once, at the end."""
+    wide, skip, gamma, beta, bias = _wide(x, skip, gamma, beta, bias)
+    total = wide + skip if bias is None else wide + skip + bias
+    y, mean, inverse = _normalized(total, ctx.attr("epsilon", None) or 1e-12, centre)
+    y = y * gamma if beta is None else y * gamma + beta
+    return y.astype(x.dtype), mean, inverse, total.astype(x.dtype)
 
 
 def skip_layer_normalization(
     ctx: Context, node: ir.Node, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None
 ) -> Any:
-    total = x + skip if bias is None else x + skip + bias
-    y, mean, inverse = _normalized(total, ctx.attr("epsilon", None) or 1e-12, centre=True)
-    y = y * gamma
-    return (y if beta is None else y + beta), mean, inverse, total
+    return _skip(ctx, x, skip, gamma, beta, bias, centre=True)
 
 
 def skip_simplified_layer_normalization(
     ctx: Context, node: ir.Node, x: Any, skip: Any, gamma: Any, bias: Any = None
 ) -> Any:
-    total = x + skip if bias is None else x + skip + bias
-    y, mean, inverse = _normalized(total, ctx.attr("epsilon", None) or 1e-12, centre=False)
-    return y * gamma, mean, inverse, total
+    return _skip(ctx, x, skip, gamma, None, bias, centre=False)
 
 
 def simplified_layer_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any) -> Any:
     """Over the axes from `axis` on, without a mean; in the standard's domain, where ONNX Runtime put it."""
     axis = ctx.attr("axis", -1) % x.ndim
-    flat = x.reshape(*x.shape[:axis], -1)
+    (flat,) = _wide(x.reshape(*x.shape[:axis], -1))
     y, _, inverse = _normalized(flat, ctx.attr("epsilon", 1e-5), centre=False)
-    return y.reshape(x.shape) * scale, inverse.reshape(*x.shape[:axis], *(1,) * (x.ndim - axis))
+    return y.reshape(x.shape).astype(x.dtype) * scale, inverse.reshape(*x.shape[:axis], *(1,) * (x.ndim - axis))
 
 
 def embed_layer_normalization(
@@ -64,7 +72,8 @@ def embed_layer_normalization(
     total = jnp.take(words, ids, axis=0) + jnp.take(places, at, axis=0)
     if segments is not None:
         total = total + jnp.take(segment_table, segments, axis=0)
-    y = _normalized(total, ctx.attr("epsilon", None) or 1e-12, centre=True)[0] * gamma + beta
+    (wide,) = _wide(total)
+    y = _normalized(wide, ctx.attr("epsilon", None) or 1e-12, centre=True)[0].astype(total.dtype) * gamma + beta
     count = jnp.zeros(ids.shape[0], jnp.int32) if mask is None else jnp.sum(mask > 0, 1).astype(jnp.int32)
     return y, count, total
 

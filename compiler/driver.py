@@ -92,10 +92,16 @@ def compile_source(
     *,
     evaluate: Evaluate | None = None,
     make_verifier: Callable[[ir.Model], Verifier] | None = None,
+    accept: Callable[[ir.Model], object] | None = None,
 ) -> CompileResult:
-    """Read a model, compile it, and write what the options ask for: the output file and the artifacts directory."""
+    """Read a model, compile it, and write what the options ask for: the output file and the artifacts directory.
+
+    `accept` is called with the compiled model and raises where it must not be written.
+    """
     original = read_model(source)
     result = compile_model(original, options, evaluate=evaluate, make_verifier=make_verifier)
+    if accept is not None:
+        accept(result.model)
     write_outputs(original, result, options)
     return result
 

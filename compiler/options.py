@@ -13,7 +13,9 @@ from pfvm.errors import NotBuiltError, OptionError, did_you_mean, short
 from pfvm.passes import pipeline, schema
 
 # Options of later versions: in the schema now, a named error until built.
-_NOT_BUILT = ("device", "target", "explain", "mesh", "scheduler")
+_NOT_BUILT = ("target", "mesh", "scheduler")
+# Devices that a model can be compiled for; the runtime knows more, and says why they are not built.
+_DEVICES = ("pfvm:cpu", "xla:cpu")
 
 
 class Options(pydantic.BaseModel):
@@ -48,9 +50,11 @@ class Options(pydantic.BaseModel):
     fused_ops: Literal["function", "inline"] = pydantic.Field(
         "function", description="fused nodes as calls of model-local functions, or not at all"
     )
-    device: str | None = pydantic.Field(None, description="compile for this device (not built yet)")
+    device: str | None = pydantic.Field(
+        None, description="also load the compiled model there: what it cannot run is an error, and nothing is written"
+    )
     target: str | None = pydantic.Field(None, description="allow the operators of this runtime (not built yet)")
-    explain: bool = pydantic.Field(False, description="print the segments and why they are cut (not built yet)")
+    explain: bool = pydantic.Field(False, description="print what runs where on `device`, and why")
     mesh: str | None = pydantic.Field(None, description="mesh of devices, data=2,model=4 (not built yet)")
     scheduler: str | None = pydantic.Field(None, description="scheduler of the plan (not built yet)")
 
@@ -83,6 +87,10 @@ class Options(pydantic.BaseModel):
         for name in _NOT_BUILT:
             if getattr(self, name) not in (None, False):
                 raise NotBuiltError(f"--{name} is not built yet in this version of pfvm")
+        if self.device not in (None, *_DEVICES):
+            raise NotBuiltError(f"--device {self.device} is not built yet: compile takes {' and '.join(_DEVICES)}")
+        if self.explain and self.device is None:
+            raise ValueError("--explain tells what runs where on a device: give --device as well")
         return self
 
 

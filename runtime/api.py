@@ -50,8 +50,17 @@ def optimize(model: Model, **options: Any) -> Model:
 
 
 def compile_source(source: Any, options: Options) -> CompileResult:
-    """Reads a model, compiles it with ONNX Runtime as the folding engine and writes what the options ask for."""
-    return compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier)
+    """Reads a model, compiles it with ONNX Runtime as the folding engine and writes what the options ask for.
+
+    With `options.device`, the compiled model is loaded there first: what the device cannot run is an error.
+    """
+    device = options.device
+
+    def accept(model: ir.Model) -> None:
+        if device is not None:
+            load_executable(model, device)
+
+    return compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier, accept=accept)
 
 
 def load(

@@ -151,12 +151,13 @@ def test_explain(pfvm: Pfvm, tmp_path: Path, model: Path) -> None:
         model,
     )
     lines = pfvm("compile", model, "--explain", "--device", "xla:cpu").out.splitlines()
-    assert [line.split()[:3] for line in lines[1:]] == [
-        ["0", "xla:cpu", "1"],
-        ["1", "host", "(ONNX"],
-        ["2", "xla:cpu", "1"],
+    assert lines[0] == "segment 0: 1 node on xla:cpu: Greater (→ 'b')"
+    assert lines[1].startswith("segment 1: 2 nodes on the host (ONNX Runtime): ")
+    assert lines[2].startswith("  Compress (→ 'z'): data-dependent shape (needs the value of 'b'")
+    assert lines[3:] == [
+        "  StringNormalizer (→ 't'): strings",
+        "segment 2: 1 node on xla:cpu: Exp (→ 'y')",
     ]
-    assert "data-dependent shape" in lines[2] and "StringNormalizer" in lines[2] and "strings" in lines[2]
 
 
 def test_compile_without_a_destination(pfvm: Pfvm, model: Path) -> None:

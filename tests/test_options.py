@@ -67,10 +67,19 @@ def test_options_that_are_none_of_the_forms() -> None:
         parse(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["device", "target", "explain", "mesh", "scheduler"])
+@pytest.mark.parametrize("name", ["target", "mesh", "scheduler"])
 def test_options_of_later_versions_are_known_and_refused(name: str) -> None:
     with pytest.raises(NotBuiltError, match=f"--{name} is not built yet"):
-        parse({name: True if name == "explain" else "x"})
+        parse({name: "x"})
+
+
+def test_devices_to_compile_for() -> None:
+    assert parse({"device": "xla:cpu", "explain": True}).explain
+    assert parse({"args": ["--device=pfvm:cpu"]}).device == "pfvm:cpu"
+    with pytest.raises(NotBuiltError, match="--device xla:tpu is not built yet: compile takes pfvm:cpu and xla:cpu"):
+        parse({"device": "xla:tpu"})
+    with pytest.raises(OptionError, match="give --device as well"):
+        parse({"explain": True})
 
 
 def test_option_files_that_are_none(tmp_path: pathlib.Path) -> None:

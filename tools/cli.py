@@ -117,9 +117,11 @@ def compile_command(
             "unfused in standard operators.",
         ),
     ] = None,
-    device: Annotated[str | None, typer.Option("--device", help="Not built yet.", hidden=True)] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Also load it there: what it cannot run is an error.")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Print what runs where on the device, and why.")] = False,
     target: Annotated[str | None, typer.Option("--target", help="Not built yet.", hidden=True)] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Not built yet.", hidden=True)] = False,
     mesh: Annotated[str | None, typer.Option("--mesh", help="Not built yet.", hidden=True)] = None,
     scheduler: Annotated[str | None, typer.Option("--scheduler", help="Not built yet.", hidden=True)] = None,
 ) -> None:
@@ -133,11 +135,15 @@ def compile_command(
     placeholders = {} if artifacts is None else {"codegen_dir": str(artifacts)}
     options = parse(option_json, placeholders=placeholders, **given)
     written = [str(path) for path in (options.output, options.artifacts) if path is not None]
-    if not written:
+    if not written and not options.explain:
         raise OptionError("nothing would be written: give -o FILE or --artifacts DIR")
     start = time.perf_counter()
     result = compile_source(model, options)
-    print_compiled(result, time.perf_counter() - start, ", ".join(written))
+    print_compiled(result, time.perf_counter() - start, ", ".join(written) or "not written")
+    if options.explain and options.device is not None:
+        from .explain import print_segments
+
+        print_segments(result.model, options.device)
 
 
 @app.command()

@@ -40,7 +40,20 @@ def run(
     if outputs is not None:
         write_npz(outputs, results)
     _print_inputs(feeds, f"made up, seed {seed}" if inputs is None else str(inputs), device, seconds)
+    for line in compiled_lines(executable):
+        err().print(line)
     _print_outputs(results)
+
+
+def compiled_lines(executable: Any) -> list[str]:
+    """What was compiled to make a call, on devices that compile."""
+    count = getattr(executable, "compilations", None)
+    if count is None:
+        return []
+    segments = executable.segments
+    on_host = [s for s in segments if s.kind == "host"]
+    where = f"; {len(on_host)} of {len(segments)} segments on the host: {'; '.join(s.reason for s in on_host)}"
+    return [f"{count} compilation{'' if count == 1 else 's'}{where if on_host else ''}"]
 
 
 def _print_inputs(feeds: Mapping[str, Any], origin: str, device: str, seconds: float) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import NotBuiltError, UnsupportedOpError
+from pfvm.errors import NotBuiltError
 from pfvm.runtime.executable import check_feeds, specs_of
 
+from .context import describe
 from .host_nodes import host_nodes
 from .plan import Plan, Planner
 from .segments import MustCut, Segment
@@ -103,7 +104,7 @@ class XlaExecutable:
         """Plan again, with one more node on the host (unless another thread has done so in the meantime)."""
         with self._lock:
             if self._plan is plan:
-                self._host_nodes[request.node] = f"data-dependent shape ({_why(request.error)})"
+                self._host_nodes[request.node] = f"data-dependent shape ({_why(request)})"
                 self._plan = self._planner.plan(self._host_nodes)
 
     def _result(self, value: ir.Value, env: Mapping[ir.Value, Any]) -> Any:
@@ -119,6 +120,6 @@ class XlaExecutable:
         return np.array(result)
 
 
-def _why(error: UnsupportedOpError) -> str:
-    """The error's reason, without what it says about the device."""
-    return str(error).split("; ")[0]
+def _why(request: MustCut) -> str:
+    """The error's reason, without the node's name and what it says about devices."""
+    return str(request.error).split("; ")[0].removeprefix(f"{describe(request.node)} ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -211,3 +212,28 @@ def test_no_process_is_left_behind() -> None:
     outcome = take_turns({"me": make}, lambda name: {"do": "load"}, Timing(5, 0.01, 0.5, 0.5))["me"]
     assert outcome.error == "me: no answer within 0.5 s"
     assert started[0]._process.returncode is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_a_stopped_candidate_ends_with_the_command() -> None:
+    code = """
+import os
+from pfvm.tools.bench.process import Process
+process = Process("me", 1)
+process.ask({"do": "peak"}, 30)
+print(process._process.pid, flush=True)
+os._exit(1)
+"""
+    pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout)
+    for _ in range(200):
+        if not _is_running(pid):
+            return
+        time.sleep(0.01)
+    pytest.fail("the candidate's process is still there")
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
+import signal
 import statistics
 import sys
 import time
@@ -20,6 +22,7 @@ from .engines import Call, Settings, prepare
 
 _LEAST_CALLS = 3
 _WARM_UP = 3
+_PR_SET_PDEATHSIG = 1
 
 
 class Worker:
@@ -71,8 +74,15 @@ def peak_memory() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def _end_with_the_parent() -> None:
+    """A stopped process would not notice that nobody will wake it any more; Linux can be asked to end it then."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def serve() -> None:
     """Answers commands until stdin ends."""
+    _end_with_the_parent()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what an engine prints must not end up between the answers
     worker = Worker()

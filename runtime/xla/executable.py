@@ -14,6 +14,7 @@ from pfvm.runtime.executable import check_feeds, specs_of
 
 from .context import describe
 from .host_nodes import host_nodes
+from .indices import index_checks
 from .plan import Plan, Planner
 from .segments import MustCut, Segment
 from .support import check_supported
@@ -54,6 +55,7 @@ class XlaExecutable:
         self._device = jax.devices(platform)[0]
         self._graph_inputs = {v.name: v for v in model.graph.inputs}
         self._graph_outputs = tuple(model.graph.outputs)
+        self._index_checks = index_checks(model.graph)
         self._lock = threading.Lock()
         self._planner = Planner(
             model, self._weights, self._device, device_name, max_compilations, cut_shapes, allow_host
@@ -85,6 +87,8 @@ class XlaExecutable:
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         checked = check_feeds(self.inputs, self.optional_inputs, feeds)
         given = {self._graph_inputs[name]: array for name, array in checked.items()}
+        for check in self._index_checks:
+            check(given)
         with jax.enable_x64(True):
             env = self._run(given)
             return {value.name or "": self._result(value, env) for value in self._graph_outputs}

@@ -12,6 +12,8 @@ import onnx_ir as ir
 # Their bodies need what the rules do not have: sequences.
 _BODIES_WITHOUT_RULES = {"SequenceMap"}
 
+_DOMAINS = ("", "ai.onnx.preview")
+
 
 class SchemaFunctions:
     """Builds and keeps the function body that the operator schema gives for a node and its operand types."""
@@ -46,7 +48,7 @@ def schema_function_ops() -> dict[tuple[str, str], list[int]]:
     """(domain, operator) → the opset versions whose schema defines the operator by operators that have rules."""
     found: dict[tuple[str, str], list[int]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
-        if schema.domain == "" and _has_function(schema):
+        if schema.domain in _DOMAINS and _has_function(schema):
             found.setdefault((schema.domain, schema.name), []).append(schema.since_version)
     return found
 

@@ -137,6 +137,17 @@ def _packed(ctx: Context, query: Any, key: Any, value: Any, heads: int, b: Any) 
     return q, k, v
 
 
+def decoder_masked_multi_head_attention(
+    ctx: Context, node: ir.Node, query: Any, key: Any, value: Any = None, mask: Any = None, bias: Any = None,
+    past_key: Any = None, past_value: Any = None, past_length: Any = None, beam_width: Any = None,
+    indirection: Any = None, b: Any = None,
+) -> Any:  # fmt: skip
+    """One step of decoding; here only across to an encoder's keys and values, which come with heads split."""
+    if past_key is not None or key.ndim != 4:
+        raise ctx.unsupported("self-attention over a cache of beams")
+    return multi_head_attention(ctx, node, query, key, value, b, mask, bias)
+
+
 def group_query_attention(
     ctx: Context, node: ir.Node, query: Any, key: Any, value: Any, past_key: Any, past_value: Any, last: Any,
     total: Any, cos: Any = None, sin: Any = None, positions: Any = None, bias: Any = None, sink: Any = None,
@@ -238,5 +249,6 @@ def _refuse(ctx: Context, **forms: Any) -> None:
 
 register("Attention", domain=_DOMAIN)(attention)
 register("MultiHeadAttention", domain=_DOMAIN)(multi_head_attention)
+register("DecoderMaskedMultiHeadAttention", domain=_DOMAIN)(decoder_masked_multi_head_attention)
 register("GroupQueryAttention", domain=_DOMAIN)(group_query_attention)
 register("RotaryEmbedding", domain=_DOMAIN)(rotary_embedding)

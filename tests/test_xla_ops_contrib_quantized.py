@@ -56,7 +56,14 @@ QUANTIZED = [
     case("DequantizeLinear", U8(3, 4), scale(0.02), Z),
     case("DequantizeLinear", S8(3, 4), np.abs(f32(3)), S8(3), axis=0),
 ]  # fmt: skip
+IDS = ints(np.int32, 2, 3, low=0)
+TABLES = [S8(10, 8), S8(3, 8), S8(10, 8), S8(8), S8(8)]
+SCALES, ZEROS = [scale(0.02) for _ in TABLES], [np.int8(3) for _ in TABLES]
 BITS = [
+    case("QEmbedLayerNormalization", IDS, IDS, *TABLES, None, *SCALES, *ZEROS, outputs=(True, True), epsilon=1e-5),
+    case("GatherBlockQuantized", U8(6, 16), IDS % 6, np.abs(f32(6, 2)), block_size=16, bits=4),
+    case("GatherBlockQuantized", U8(6, 32), IDS % 6, np.abs(f32(6, 2)), U8(6, 2), block_size=16, bits=8),
+    case("GatherBlockQuantized", U8(6, 32), IDS[0] % 6, np.abs(f32(6, 4)), U8(6, 2), block_size=16, bits=4),
     case("MatMulNBits", f32(2, 3, 32), U8(5, 2, 8), np.abs(f32(10)), K=32, N=5, bits=4, block_size=16),
     case("MatMulNBits", f32(3, 40), U8(5, 3, 8), np.abs(f32(15)), U8(10), None, f32(5), K=40, N=5, bits=4,
          block_size=16, id="MatMulNBits-zeros-ragged-bias"),

@@ -153,6 +153,25 @@ def microsoft_trilu(ctx: Context, node: ir.Node, x: Any, k: Any = None) -> Any:
     return trilu(ctx, node, x, k)
 
 
+def pairwise_distance(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
+    """(rows of a, rows of b)."""
+    difference = a[:, None, :] - b[None]
+    square = jnp.sum(difference * difference, -1)
+    return square if ctx.attr("metric", "sqeuclidean") == "sqeuclidean" else jnp.sqrt(square)
+
+
+def microsoft_range(ctx: Context, node: ir.Node, start: Any, limit: Any, delta: Any = None) -> Any:
+    first, last = (ctx.concrete(v).reshape(()).item() for v in (start, limit))
+    step = 1 if delta is None else ctx.concrete(delta).reshape(()).item()
+    return np.arange(first, last, step).astype(start.dtype)
+
+
+def bias_split_gelu(ctx: Context, node: ir.Node, x: Any, bias: Any) -> Any:
+    """The first half of the last axis times the Gelu of the second."""
+    left, right = jnp.split(x + bias, 2, axis=-1)
+    return left * jax.nn.gelu(right, approximate=False)
+
+
 def complex_product(conjugate: bool) -> Any:
     """Real and imaginary parts alternate on the last axis."""
 
@@ -181,5 +200,9 @@ register("ExpandDims", domain=_DOMAIN, place="host")(expand_dims)
 register("Inverse", domain=_DOMAIN)(inverse)
 register("Trilu", domain=_DOMAIN)(microsoft_trilu)
 register("GatherND", domain=_DOMAIN)(gather_nd)
+register("CDist", domain=_DOMAIN)(pairwise_distance)
+register("Range", domain=_DOMAIN, place="host")(microsoft_range)
+register("BiasAdd", domain=_DOMAIN)(lambda ctx, node, x, bias, skip: x + bias + skip)
+register("BiasSplitGelu", domain=_DOMAIN)(bias_split_gelu)
 register("ComplexMul", domain=_DOMAIN)(complex_product(False))
 register("ComplexMulConj", domain=_DOMAIN)(complex_product(True))

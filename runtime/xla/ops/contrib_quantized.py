@@ -187,8 +187,35 @@ def q_embed_layer_normalization(
 ) -> Any:  # fmt: skip
     """Each table is quantized per tensor; scales come first, then zero points, in the tables' order."""
     tables = (words, places, segment_table, gamma, beta)
-    real = [None if t is None else _real(t, s, z) for t, s, z in zip(tables, parameters[:5], parameters[5:])]
-    return embed_layer_normalization(ctx, node, ids, segments, *real, mask)
+    words, places, segment_table, gamma, beta = (
+        None if t is None else _real(t, s, z) for t, s, z in zip(tables, parameters[:5], parameters[5:])
+    )
+    return embed_layer_normalization(ctx, node, ids, segments, words, places, segment_table, gamma, beta, mask)
+
+
+def gather_block_quantized(ctx: Context, node: ir.Node, x: Any, indices: Any, scales: Any, zeros: Any = None) -> Any:
+    """Rows of a table whose numbers share a scale and a zero point in blocks along quantize_axis."""
+    bits, axis = ctx.attr("bits", 4), ctx.attr("gather_axis", 0) % x.ndim
+    along = ctx.attr("quantize_axis", 1) % x.ndim
+    if axis == along:
+        raise ctx.unsupported("gather_axis and quantize_axis on one axis")
+    middle = 1 << (bits - 1) if x.dtype == np.uint8 else 0
+    if x.dtype == np.uint8 and bits < 8:
+        x = _unpacked(x, bits)
+        zeros = None if zeros is None else _unpacked(zeros, bits)[..., : scales.shape[-1]]
+    along_y = along + indices.ndim - 1 if along > axis else along
+
+    def spread(parameter: Any) -> Any:
+        taken = _taken(parameter, indices, axis)
+        repeated = jnp.repeat(taken, ctx.attr("block_size", 128), axis=along_y)
+        return jnp.take(repeated, np.arange(x.shape[along]), axis=along_y).astype(scales.dtype)
+
+    shift = middle if zeros is None else spread(zeros)
+    return (_taken(x, indices, axis).astype(scales.dtype) - shift) * spread(scales)
+
+
+def _taken(x: Any, indices: Any, axis: int) -> Any:
+    return jnp.take(x, jnp.where(indices < 0, indices + x.shape[axis], indices), axis=axis)
 
 
 register("QLinearAdd", domain=_DOMAIN)(_binary(jnp.add))
@@ -207,5 +234,6 @@ register("DynamicQuantizeMatMul", domain=_DOMAIN)(dynamic_quantize_matmul)
 register("MatMulNBits", domain=_DOMAIN)(matmul_n_bits)
 register("QAttention", domain=_DOMAIN)(q_attention)
 register("QEmbedLayerNormalization", domain=_DOMAIN)(q_embed_layer_normalization)
+register("GatherBlockQuantized", domain=_DOMAIN)(gather_block_quantized)
 register("QuantizeLinear", domain=_DOMAIN)(quantize_linear)
 register("DequantizeLinear", domain=_DOMAIN)(dequantize_linear)

@@ -189,6 +189,26 @@ def test_top_k_of_uint64_orders_the_whole_range() -> None:
     assert values.tolist() == [(1 << 64) - 1, 1 << 63, (1 << 63) - 1] and indices.tolist() == [2, 1, 4]
 
 
+def test_uint64_wraps_as_it_does() -> None:
+    model = parse("g (uint64[3] x) => (uint64[3] y) <int64 a = {0}> { y = CumSum (x, a) }")
+    assert refused(model)
+    x = np.array([(1 << 63) + 5, (1 << 63) + 7, 3], np.uint64)
+    assert run(model, x=x)[0].tolist() == x.cumsum().tolist()
+
+
+@pytest.mark.parametrize("node", ["ReduceSum <keepdims = 0> (x)", "ReduceProd <keepdims = 0> (x)"])
+def test_sums_that_onnxruntime_computes_in_double_are_refused(node: str) -> None:
+    with pytest.raises(UnsupportedOpError, match="no kernel"):
+        run(parse(f"g (uint32[3] x) => (uint32 y) {{ y = {node} }}"), x=np.ones(3, np.uint32))
+
+
+def test_moving_uint64_and_bool() -> None:
+    for dtype in ("uint64", "bool"):
+        model = parse(f"g (bool[3] c, {dtype}[3] a, {dtype}[3] b) => ({dtype}[3] y) {{ y = Where (c, a, b) }}")
+        a = np.array([0, (1 << 64) - 1, 1 << 63], np.uint64).astype(dtype)
+        check(model, c=np.array([True, False, True]), a=a, b=a[::-1].copy())
+
+
 def test_powers_with_unsigned_exponents() -> None:
     for dtype in ("uint32", "uint64"):
         model = parse(f"g (float[3] x, {dtype}[3] e) => (float[3] y) {{ y = Pow (x, e) }}")

@@ -37,12 +37,13 @@ _FLOATS = _words(
     ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where
     """
 )
-# Integers: what a wider type computes equals the narrow result modulo its size, or picks one of the operands.
+# Integers: what a wider type computes equals the narrow result modulo its size, or picks one of the operands. Sums and
+# products over an axis are not here: ONNX Runtime computes those of int64 in double, and saturates.
 _INTEGERS = _words(
     """
     Abs Add ArgMax ArgMin Clip Concat CumSum DepthToSpace Div Equal Expand Flatten Gather GatherElements GatherND
     Gemm Greater GreaterOrEqual Less LessOrEqual MatMul Max Min Mod Mul Neg NonZero OneHot Pad Pow PRelu ReduceMax
-    ReduceMin ReduceProd ReduceSum ReduceSumSquare ReduceL1 Relu Reshape ReverseSequence ScatterElements ScatterND
+    ReduceMin Relu Reshape ReverseSequence ScatterElements ScatterND
     Shape Sign Size Slice SpaceToDepth Split Squeeze Sub Sum Tile TopK Transpose Trilu Unique Unsqueeze Where
     """
 )
@@ -54,6 +55,8 @@ _MOVES = _words(
     Unique Unsqueeze Where
     """
 )
+# Modulo 2⁶⁴ uint64 is int64, and so are the casts between them; Unique would sort differently.
+_UINT64 = (_MOVES | {"CumSum"}) - {"Unique"}
 _WIDER: Mapping[int, tuple[int, ...]] = {
     _T.FLOAT16: (_T.FLOAT,),
     _T.BFLOAT16: (_T.FLOAT,),
@@ -66,6 +69,7 @@ _WIDER: Mapping[int, tuple[int, ...]] = {
 }
 _CARRIER: Mapping[int, tuple[int, ...]] = {
     _T.BOOL: (_T.UINT8, _T.INT32, _T.INT64),
+    _T.UINT64: (_T.INT64,),
     _T.INT4: (_T.INT8, _T.INT32),
     _T.UINT4: (_T.UINT8, _T.INT32),
     _T.INT2: (_T.INT8, _T.INT32),
@@ -112,7 +116,7 @@ def _candidates(op_type: str, element: int | None) -> tuple[int, ...]:
     is_float = element in (_T.FLOAT16, _T.BFLOAT16)
     if op_type in (_FLOATS if is_float else _INTEGERS):
         found += _WIDER.get(element, ())
-    if op_type in _MOVES:
+    if op_type in (_UINT64 if element == _T.UINT64 else _MOVES):
         found += _CARRIER.get(element, ())
     return found
 

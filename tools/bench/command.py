@@ -127,7 +127,8 @@ def _measure(path: Path, folder: Path, compared: Sequence[Candidate], request: R
 
     start = {name: functools.partial(Process, name, request.threads) for name in by_name}
     timing = Timing(request.rounds, request.seconds, request.timeout, request.timeout)
-    with Progress(console=err(), transient=True) as bar:
+    console = err()
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(path.name, total=len(compared) * (1 + request.rounds))
 
         def step(name: str, what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pathlib
 from collections.abc import Callable
 from typing import Protocol
@@ -99,6 +100,7 @@ def compile_source(
     `accept` is called with the compiled model and raises where it must not be written.
     """
     original = read_model(source)
+    _check_targets(source, original, options)
     result = compile_model(original, options, evaluate=evaluate, make_verifier=make_verifier)
     if accept is not None:
         accept(result.model)
@@ -106,18 +108,34 @@ def compile_source(
     return result
 
 
-def write_outputs(original: ir.Model, result: CompileResult, options: Options) -> None:
-    """Write the output file and, into the artifacts directory, model.onnx, pfvm.onnx and passes.json.
+def _check_targets(source: Source, model: ir.Model, options: Options) -> None:
+    """The output's weights must not replace those of another file."""
+    if options.output is None or not isinstance(source, (str, os.PathLike)):
+        return
+    same = pathlib.Path(source).resolve() == options.output.resolve()
+    if not same and exporter.reads_from(model, exporter.data_path(options.output)):
+        raise OptionError(
+            f"--output={options.output}: {exporter.data_path(options.output)} holds the weights of {source}; "
+            "choose another name"
+        )
 
-    The directory is made first: an option file may put the output there. Raises PfvmError.
+
+def write_outputs(original: ir.Model, result: CompileResult, options: Options) -> None:
+    """Write model.onnx, pfvm.onnx and passes.json into the artifacts directory, then the output file.
+
+    The output comes last: who finds it finds everything. Raises PfvmError.
     """
     folder = None if options.artifacts is None else _made(pathlib.Path(options.artifacts))
-    if options.output is not None:
-        exporter.write_model(result.model, options.output, options.external_data)
+    targets = [folder / "model.onnx", folder / "pfvm.onnx"] if folder is not None else []
+    for target in [*targets, *([options.output] if options.output is not None else [])]:
+        for model in (original, result.model):  # weights may lie in a file that is about to be replaced
+            exporter.load_from(model, exporter.data_path(target))
     if folder is not None:
         exporter.write_model(original, folder / "model.onnx", options.external_data)
         exporter.write_model(result.model, folder / "pfvm.onnx", options.external_data)
         exporter.write_text(folder / "passes.json", json.dumps(result.summary(), indent=1) + "\n")
+    if options.output is not None:
+        exporter.write_model(result.model, options.output, options.external_data)
 
 
 def _made(folder: pathlib.Path) -> pathlib.Path:
@@ -129,9 +147,11 @@ def _made(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _convert(model: ir.Model, opset: int) -> ir.Model:
-    """The model at another opset of ai.onnx, by onnx's own converter."""
+    """The model at another opset of ai.onnx, by onnx's own converter, which knows no functions: they are inlined."""
     complete = model.clone()
     ir.external_data.load_to_model(complete)
+    ir.passes.common.InlinePass()(complete)
+    complete.opset_imports.pop(SEALED_DOMAIN, None)
     try:
         converted = onnx.version_converter.convert_version(exporter.to_proto(complete), opset)
     except Exception as error:  # the converter raises bare RuntimeErrors from C++
@@ -140,8 +160,20 @@ def _convert(model: ir.Model, opset: int) -> ir.Model:
             f"--opset={opset}: the model cannot be converted from {model.opset_imports.get('')}: {reason}"
         ) from error
     result = read_model(converted)
-    result.metadata_props.update(model.metadata_props)
+    _carry_metadata(complete, result)
     return result
+
+
+def _carry_metadata(old: ir.Model, new: ir.Model) -> None:
+    """The converter keeps names but no metadata."""
+    new.metadata_props.update(old.metadata_props)
+    new.graph.metadata_props.update(old.graph.metadata_props)
+    by_output = {out.name: node for node in old.graph.all_nodes() for out in node.outputs if out.name}
+    for node in new.graph.all_nodes():
+        origin = by_output.get(node.outputs[0].name)
+        if origin is not None:
+            node.metadata_props.update(origin.metadata_props)
+            node.outputs[0].metadata_props.update(origin.outputs[0].metadata_props)
 
 
 def _inline_fused(model: ir.Model) -> None:

@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 from pfvm.errors import PfvmError
 
+from . import external
 from .importer import DECLARED_SHAPE
 from .signature import Interface
 
@@ -31,9 +32,25 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
         appended = [v for v in copy.graph.initializers.values() if v.name not in declared]
     else:
         appended = []
+    for graph in external.graphs(proto.graph):
+        _tidy(graph)
     interface.restore(proto)
     proto.graph.input.extend(ir.serde.serialize_value(value) for value in appended)
     return proto
+
+
+def _tidy(graph: onnx.GraphProto) -> None:
+    """Say once what onnx_ir says twice: the metadata of an initializer, and its type, which the tensor has."""
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for tensor in tensors.values():
+        props = {prop.key: prop.value for prop in tensor.metadata_props}
+        del tensor.metadata_props[:]
+        for key, value in props.items():
+            tensor.metadata_props.add(key=key, value=value)
+    kept = [v for v in graph.value_info if v.name not in tensors or v.doc_string or v.metadata_props]
+    if len(kept) < len(graph.value_info):
+        del graph.value_info[:]
+        graph.value_info.extend(kept)
 
 
 def _export_shapes(model: ir.Model, interface: Interface) -> None:
@@ -60,6 +77,31 @@ def weight_bytes(model: ir.Model) -> int:
     return sum(v.const_value.nbytes for g in graphs for v in g.initializers.values() if v.const_value is not None)
 
 
+def data_path(path: pathlib.Path) -> pathlib.Path:
+    """Where the weights of a model at `path` go when they are written beside it."""
+    return path.with_name(f"{path.name}.data")
+
+
+def reads_from(model: ir.Model, path: pathlib.Path) -> bool:
+    """Whether an initializer's bytes are still in that file."""
+    return any(True for _ in _tensors_in(model, path))
+
+
+def load_from(model: ir.Model, path: pathlib.Path) -> None:
+    """Read the initializers that are in that file into memory."""
+    for value, tensor in _tensors_in(model, path):
+        value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+
+
+def _tensors_in(model: ir.Model, path: pathlib.Path) -> Iterator[tuple[ir.Value, ir.ExternalTensor]]:
+    where = path.resolve()
+    for graph in [model.graph, *model.graph.subgraphs()]:
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor) and pathlib.Path(tensor.path).resolve() == where:
+                yield value, tensor
+
+
 def write_model(model: ir.Model, path: str | os.PathLike, external_data: bool = False) -> None:
     """Write a model; an existing file is replaced only once the new one is complete.
 
@@ -67,11 +109,11 @@ def write_model(model: ir.Model, path: str | os.PathLike, external_data: bool = 
     Raises PfvmError when the file cannot be written; nothing is left behind then.
     """
     target = pathlib.Path(path)
-    external = external_data or weight_bytes(model) > PROTOBUF_LIMIT - 2**24
+    beside = external_data or weight_bytes(model) > PROTOBUF_LIMIT - 2**24
     with staged(target) as folder:
         source = model.clone()
-        if external:
-            ir.external_data.unload_from_model(source, folder, f"{target.name}.data", size_threshold_bytes=1024)
+        if beside:
+            ir.external_data.unload_from_model(source, folder, data_path(target).name, size_threshold_bytes=1024)
         else:
             ir.external_data.load_to_model(source)
         _keep_interface(model, source)

@@ -14,11 +14,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
-from pfvm.errors import InvalidModelError, UnsupportedOpError
+from pfvm.errors import InvalidModelError
 from pfvm.passes import schema
 from pfvm.passes.effects import bodies
 from pfvm.passes.view import constant_tensor, renamed
 
+from . import external, validation
 from .signature import Interface
 
 DECLARED_SHAPE = "pfvm.declared_shape"
@@ -43,7 +44,7 @@ def read_model(source: Source) -> ir.Model:
     else:
         proto, folder = _read_proto(source)
         no_opset = not proto.opset_import
-        _prepare_proto(proto)
+        _prepare_proto(proto, folder)
         model = _deserialize(proto, folder)
     _normalise(model, no_opset)
     return model
@@ -83,8 +84,8 @@ def _parse(data: bytes, what: str) -> onnx.ModelProto:
     return proto
 
 
-def _prepare_proto(proto: onnx.ModelProto) -> None:
-    """What onnx_ir does not carry over: refuse it, or put it in a form that it does."""
+def _prepare_proto(proto: onnx.ModelProto, folder: pathlib.Path) -> None:
+    """Check what onnx_ir would trust; refuse, or put in another form, what it does not carry over."""
     if len(proto.training_info):
         raise InvalidModelError(
             "the model has training_info graphs, which pfvm does not carry over; remove that field, "
@@ -92,24 +93,28 @@ def _prepare_proto(proto: onnx.ModelProto) -> None:
         )
     if not proto.opset_import:
         proto.opset_import.add(domain="", version=1)
-    for function in proto.functions:
-        defined = {*function.input, *(out for node in function.node for out in node.output)}
-        for name in function.output:
-            if name not in defined:
-                raise InvalidModelError(f"function {function.name!r}: its output {name!r} is computed by no node")
-    for graph in _graphs(proto.graph):
+    validation.check_functions(proto)
+    external.check_tensors(proto, folder)
+    for graph in external.graphs(proto.graph):
         for sparse in graph.sparse_initializer:
             graph.initializer.append(_dense(sparse))
         del graph.sparse_initializer[:]
+        for node in graph.node:
+            _set_attribute_types(node)
 
 
-def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    found = [graph]
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                found.extend(_graphs(body))
-    return found
+_ATTRIBUTE_FIELDS = ("f", "i", "s", "t", "g", "floats", "ints", "strings", "tensors", "graphs")
+
+
+def _set_attribute_types(node: onnx.NodeProto) -> None:
+    """Files of IR version 1 leave the type to the reader."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.UNDEFINED and not attribute.ref_attr_name:
+            filled = {field.name for field, _ in attribute.ListFields()}
+            kind = next((name for name in _ATTRIBUTE_FIELDS if name in filled), None)
+            if kind is not None:
+                names = {"f": "FLOAT", "i": "INT", "s": "STRING", "t": "TENSOR", "g": "GRAPH"}
+                attribute.type = onnx.AttributeProto.AttributeType.Value(names.get(kind, kind.upper()))
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
@@ -132,39 +137,15 @@ def _deserialize(proto: onnx.ModelProto, folder: pathlib.Path) -> ir.Model:
             cause = cause.__cause__
         reason = f"{type(cause).__name__}: {cause}" if isinstance(cause, (KeyError, AttributeError)) else cause
         raise InvalidModelError(f"the model cannot be represented: {reason}") from error
-    ir.external_data.set_base_dir(model.graph, folder.absolute())
-    _check_external_data(model, folder)
-    return model
-
-
-def _check_external_data(model: ir.Model, folder: pathlib.Path) -> None:
-    root = folder.absolute().resolve()
     for graph in [model.graph, *model.graph.subgraphs()]:
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if not isinstance(tensor, ir.ExternalTensor):
-                continue
-            path = (root / tensor.location).resolve()
-            if not path.is_relative_to(root):
-                raise InvalidModelError(
-                    f"initializer {value.name!r}: external data {str(tensor.location)!r} lies outside the model's "
-                    "folder"
-                )
-            if not path.is_file():
-                raise InvalidModelError(f"initializer {value.name!r}: external data file {str(path)!r} does not exist")
-            end = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
-            if path.stat().st_size < end:
-                raise InvalidModelError(
-                    f"initializer {value.name!r}: external data file {str(path)!r} has {path.stat().st_size} bytes, "
-                    f"{end} are needed"
-                )
+        ir.external_data.set_base_dir(graph, folder.absolute())
+    return model
 
 
 # ---- normal form
 
 
 def _normalise(model: ir.Model, no_opset: bool) -> None:
-    _check_opsets(model)
     graph = model.graph
     if model.ir_version < 4:
         for value in [v for v in graph.inputs if v.is_initializer()]:
@@ -174,7 +155,7 @@ def _normalise(model: ir.Model, no_opset: bool) -> None:
         tuple(ir.serde.serialize_value(v) for v in graph.outputs),
         no_opset,
     ).record(model)
-    _check_nodes(model)
+    validation.check_model(model)
     for value in graph.inputs:
         value.shape = _clean(value.shape)
     for root in [graph, *(f.graph for f in model.functions.values())]:
@@ -182,55 +163,10 @@ def _normalise(model: ir.Model, no_opset: bool) -> None:
         for each in [root, *root.subgraphs()]:
             inner = list(each.inputs) if each is not root else []
             _forget_declared_shapes([*inner, *(out for node in each for out in node.outputs)])
-    _own_body_outputs(graph, {})
     for root in [graph, *(f.graph for f in model.functions.values())]:
-        _unshadow(root, set())
+        _own_body_outputs(root, {})
+        _unshadow(root, {})
     _lift_constants(model)
-
-
-def _check_opsets(model: ir.Model) -> None:
-    for where, imports in [
-        ("the model", model.opset_imports),
-        *((f"function {f.name!r}", f.opset_imports) for f in model.functions.values()),
-    ]:
-        if "ai.onnx" in imports:  # the long name of the default domain
-            imports.setdefault("", imports.pop("ai.onnx"))
-        for domain, version in imports.items():
-            newest = schema.newest_opset(domain)
-            if newest and not 1 <= version <= newest:
-                raise UnsupportedOpError(
-                    f"{where} imports opset {version} of {domain or 'ai.onnx'}; this onnx knows 1 to {newest}"
-                )
-
-
-def _check_nodes(model: ir.Model) -> None:
-    """Every operator of a standard domain exists, and every tensor that a node reads is defined."""
-    local = set(model.functions)
-    for function in [None, *model.functions.values()]:
-        root = model.graph if function is None else function.graph
-        for node in root.all_nodes():
-            domain, op = node.domain, node.op_type
-            if domain in schema.STANDARD_DOMAINS and node.op_identifier() not in local:
-                version = root.opset_imports.get(domain)
-                known = version is not None and schema.find(domain, op, version) is not None
-                if not known and not (domain == "" and op in schema.EXTENSIONS):
-                    raise UnsupportedOpError(
-                        f"node {node.name or '?'!r} ({_outputs(node)}): {domain or 'ai.onnx'} has no operator {op!r} "
-                        f"at opset {version}; use an operator of that opset, or a domain of your own"
-                    )
-            for value in node.inputs:
-                if value is not None and value.producer() is None and value.graph is None:
-                    raise InvalidModelError(
-                        f"node {node.name or '?'!r} ({op}, {_outputs(node)}) reads tensor {value.name!r}, "
-                        "which nothing defines"
-                    )
-        for value in root.outputs:
-            if value.producer() is None and not value.is_graph_input() and not value.is_initializer():
-                raise InvalidModelError(f"output {value.name!r} of graph {root.name!r} is computed by no node")
-
-
-def _outputs(node: ir.Node) -> str:
-    return "→ " + ", ".join(repr(out.name) for out in node.outputs if out.name)
 
 
 def _clean(shape: ir.Shape | None) -> ir.Shape | None:
@@ -241,11 +177,17 @@ def _clean(shape: ir.Shape | None) -> ir.Shape | None:
 def _is_dim(dim: int | ir.SymbolicDim) -> bool:
     if isinstance(dim, int):
         return dim >= 0
+    if dim.value is None or dim.value.lower() in _PLACEHOLDERS:
+        return False
     try:
         dim.free_symbols()
     except ValueError:
         return False
     return True
+
+
+_PLACEHOLDERS = frozenset({"none", "unk", "unknown", "dyn", "dynamic", "any", "?"})
+"""Names that exporters give to every dim that they do not know: two of them need not be equal."""
 
 
 def _sort(graph: ir.Graph) -> None:
@@ -301,21 +243,36 @@ def _own_body_outputs(graph: ir.Graph, outer: dict[str, ir.Value]) -> None:
             _own_body_outputs(body, visible)
 
 
-def _unshadow(graph: ir.Graph, outer: set[str]) -> None:
+def _unshadow(graph: ir.Graph, outer: dict[str, ir.Value]) -> None:
     """Rename what a body defines under a name of an enclosing graph: references here are objects, in a file names."""
     own = [*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs)]
-    taken = outer | {v.name for v in own if v.name and not outer}
+    visible = {**outer, **{v.name: v for v in own if v.name and not outer}}
     for value in own if outer else ():
-        if value.name in outer:
+        hidden = outer.get(value.name or "")
+        if hidden is not None and hidden is not value:
+            _check_hidden(value, hidden)
             name = f"{value.name}_inner"
-            while name in taken:
+            while name in visible:
                 name += "_"
             value.name = name
         if value.name:
-            taken.add(value.name)
+            visible[value.name] = value
     for node in graph:
-        for body in bodies(node):
-            _unshadow(body, taken)
+        if node.domain in schema.STANDARD_DOMAINS:  # to another operator the names in its graphs may mean something
+            for body in bodies(node):
+                _unshadow(body, visible)
+
+
+def _check_hidden(value: ir.Value, hidden: ir.Value) -> None:
+    """A body's initializer under an outer name: runtimes read the outer one, so it must be the same."""
+    if not value.is_initializer() or value.is_graph_input():
+        return
+    inner, outer = constant_tensor(value), constant_tensor(hidden)
+    same = inner is not None and outer is not None and inner.dtype == outer.dtype and inner.shape == outer.shape
+    if not same or inner is None or outer is None or not np.array_equal(inner.numpy(), outer.numpy()):
+        raise InvalidModelError(
+            f"a body has an initializer {value.name!r}, which is also the name of another value outside; rename one"
+        )
 
 
 def _lift_constants(model: ir.Model) -> None:
@@ -332,7 +289,7 @@ def _lift_constants(model: ir.Model) -> None:
                 name=out.name,
                 type=ir.TensorType(tensor.dtype),
                 shape=ir.Shape(tensor.shape.numpy()),
-                doc_string=out.doc_string,
+                doc_string=out.doc_string or node.doc_string,
                 const_value=renamed(tensor, out.name),
                 metadata_props={**node.metadata_props, **out.metadata_props},
             )

@@ -22,14 +22,11 @@ def _per_channel(v: Any, rank: int) -> Any:
 def batch_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
     """Training form: normalizes by the batch's statistics and moves the stored ones by `momentum` towards them.
 
-    The form: `training_mode` from opset 14 on, before that the outputs that the node has. `spatial=0` (before opset 9):
-    statistics for each element of a sample instead of each channel.
+    `spatial=0` (before opset 9): statistics for each element of a sample instead of each channel.
     """
     each = ctx.opset < 9 and not ctx.attr("spatial", 1)
     shape = (1, *x.shape[1:]) if each else (1, -1) + (1,) * (x.ndim - 2) if x.ndim > 1 else scale.shape
-    training = ctx.attr("training_mode", 0) if ctx.opset >= 14 else len(node.outputs) > 1
-    if ctx.opset < 7 and bool(ctx.attr("is_test", 0)) == bool(training):
-        raise ctx.unsupported("a node whose is_test contradicts its number of outputs")
+    training = _trains(ctx)
     epsilon = np.asarray(ctx.attr("epsilon"), var.dtype)
     if not training:
         return _affine(x, mean, var + epsilon, scale, bias, shape)
@@ -42,6 +39,18 @@ def batch_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any, bias: A
         for old, new in ((mean, batch_mean), (var, batch_var))
     ]
     return y, *moved, *(() if ctx.opset >= 14 else (batch_mean, batch_var))
+
+
+def _trains(ctx: Context) -> bool:
+    """`training_mode` from opset 14 on, before that the outputs that the node has; before 7 `is_test` forbids it."""
+    if ctx.opset >= 14:
+        return bool(ctx.attr("training_mode", 0))
+    more = any(ctx.wants(i) for i in range(1, len(ctx.node.outputs)))
+    if ctx.opset < 7 and ctx.attr("is_test", 0):
+        return False
+    if ctx.opset < 7 and not more:
+        raise ctx.unsupported("is_test=0 without the outputs of training")
+    return more
 
 
 def _batch_statistics(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:

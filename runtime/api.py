@@ -12,9 +12,9 @@ from pfvm.compiler.driver import compile_source as compile_with
 from pfvm.compiler.exporter import to_proto
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.options import Options, parse
-from pfvm.errors import InputError, OptionError
+from pfvm.errors import InputError, OptionError, short
 
-from .device import Device, load_executable
+from .device import Device, load_executable, parse_device
 from .ort import evaluate
 from .verify import make_verifier
 
@@ -70,8 +70,22 @@ def load(
 ) -> Executable:
     """Loads a model on a device: `exe({"x": array}) -> {"y": array}`.
 
-    The model runs as it is; call `optimize` first to compile it. options: see `load_executable`.
+    model: a path, the bytes of a file, an onnx.ModelProto or an onnx_ir.Model. It runs as it is; call `optimize` first
+        to compile it.
+    device: "pfvm:cpu", "xla:cpu" or another of `pfvm.devices()`.
+    options of pfvm:cpu:
+        threads=N: threads inside an operator; default: one a core.
+        spinning=True|False: whether idle threads wait busily; default: ONNX Runtime's choice, which is True.
+        custom_ops_library=PATH: shared library with custom operators.
+        integer_kernels=True: quantized groups on int8 kernels, faster and a quantization step off here and there.
+        optimize=False: the graph exactly as written, without ONNX Runtime's own optimizations.
+    options of xla:cpu:
+        max_compilations=N: how many sets of input shapes may be compiled; default: 64.
 
-    Raises InvalidModelError, UnsupportedOpError (names the node), OptionError, NotBuiltError, MissingExtraError.
+    Raises InvalidModelError, UnsupportedOpError (names the node), OptionError, NotBuiltError, MissingExtraError, and
+    InputError for a model of another type.
     """
+    if not isinstance(model, (str, os.PathLike, bytes, onnx.ModelProto, ir.Model)):
+        raise InputError(f"load takes a path, bytes, a ModelProto or an onnx_ir.Model, not {short(model)}")
+    parse_device(device).require()  # before a large model is read
     return load_executable(read_model(model), device, **options)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 from pfvm.compiler import options as option_schema
 from pfvm.compiler.driver import CompileResult
-from pfvm.errors import InputError, MissingExtraError
+from pfvm.errors import InputError, MissingExtraError, OptionError, did_you_mean, short
 
 from .api import compile_source
 from .device import Device, load_executable, parse_device
@@ -33,6 +33,9 @@ def compile(
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
 ) -> CompiledFunction:
     """Compile a function or nn.Module for the inputs' shapes and dtypes; the result is called like `fn`.
+
+    `fn` runs twice, on fake tensors without values: what it prints is printed twice here, and never at a call. Results
+    carry no gradient (requires_grad is False and backward() through them fails), as under torch.no_grad().
 
     fn: from tensors in any nesting of dicts, lists and tuples to the same; it may use modules and tensors from outside.
     example_inputs: its only argument, or a tuple of positional arguments. Values do not matter.
@@ -56,8 +59,6 @@ def compile(
     target.require()
     settings = _options(options, codegen_dir)
     exported = capture(fn, example_inputs, freeze=freeze, dynamic=dynamic)
-    if settings.artifacts is not None:  # only now: a refusal leaves no empty folder
-        settings.artifacts.mkdir(parents=True, exist_ok=True)
     state = TorchState(exported)
     result = compile_source(exported.model, settings)
     return CompiledFunction(exported, result, load_executable(result.model, target), state, target, settings.artifacts)
@@ -69,12 +70,14 @@ def _options(
 ) -> option_schema.Options:
     if codegen_dir is None:
         return option_schema.parse(options)
+    if not isinstance(codegen_dir, (str, os.PathLike)):
+        raise OptionError(f"codegen_dir is a folder's path, not {short(codegen_dir)}")
     folder = pathlib.Path(codegen_dir)
     return option_schema.parse(options, placeholders={"codegen_dir": str(folder)}, artifacts=folder)
 
 
 class CompiledFunction:
-    """A compiled function. Call it as the original; results are torch tensors in the original's structure.
+    """A compiled function. Call it as the original; results are torch tensors, without gradient, in its structure.
 
     `model` is the compiled graph, `exported` the graph as captured, `passes` what every pass did, `artifacts` the
     folder of the files (None without one). Raises InputError naming the input for a wrong shape, dtype or nesting.
@@ -102,7 +105,8 @@ class CompiledFunction:
         """Run once with the current weights."""
         from .torch_state import as_array, as_tensor
 
-        given = self._signature.inputs.unpack(self._positional(args, kwargs))
+        positional = self._positional(args, kwargs)
+        given = self._signature.inputs.unpack(positional, self._signature.argument_names)
         feeds = {name: as_array(value) for name, value in given.items()}
         results = self.executable({**feeds, **self._state.feeds()})
         sizes = self._signature.size_outputs
@@ -112,10 +116,16 @@ class CompiledFunction:
         names = self._signature.argument_names
         if not kwargs:
             return args
-        unknown = [name for name in kwargs if name not in names[len(args) :]]
-        if unknown:
-            raise InputError(f"unknown or repeated argument {unknown[0]!r}; the arguments are {', '.join(names)}")
-        return (*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs))
+        for name in kwargs:
+            if name in names[: len(args)]:
+                raise InputError(f"argument {name!r} is given twice")
+            if name not in names:
+                known = ", ".join(filter(None, names)) or "positional only"
+                raise InputError(f"unknown argument {name!r}; the arguments are {known}{did_you_mean(name, names)}")
+        missing = [name for name in names[len(args) :] if name not in kwargs]
+        if missing:
+            raise InputError(f"missing argument {missing[0]!r}")
+        return (*args, *(kwargs[name] for name in names[len(args) :]))
 
     def __repr__(self) -> str:
         return f"<CompiledFunction {self.exported.graph.name!r} on {self.device.name}>"

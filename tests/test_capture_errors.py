@@ -7,6 +7,7 @@ import random
 import re
 from typing import Any
 
+import onnx
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -105,10 +106,10 @@ CASES = [
     (counts, r"counter.*tensor input"),
     (changes_input, r"input 'x' is changed in place.*x\.clone\(\)"),
     (changes_state, r"'state' is changed in place.*model\.eval\(\)"),
-    (backward, r"backward\(\).*training half"),
+    (backward, r"backward\(\).*not built yet"),
     (no_rule, r"aten\._fft_r2c.*no translation to ONNX"),
     (higher_order, r"cond is not captured yet"),
-    (own_mistake, r"RuntimeError: a and b must have same reduction dim"),
+    (own_mistake, r"RuntimeError: a and b must have same reduction dim.*sample inputs: x float32\[4, 3\]"),
 ]
 
 
@@ -169,6 +170,10 @@ def test_branch_on_a_symbolic_dim() -> None:
     ("dynamic", "message"),
     [
         ({"y": {0: "b"}}, r"no input 'y'; the inputs are x"),
+        ({"x": [0]}, r"as in \{\"x\": \{0: \"batch\"\}\}; 'x' has \[0\]"),
+        ("batch", r"dynamic is an input's name with its open dimensions.*, not 'batch'"),
+        ({"x": {"0": "b"}}, r"'x' has '0': 'b'"),
+        ({"x": {0: 3}}, r"'x' has 0: 3"),
         ({"x": {2: "b"}}, r"input 'x' has 2 dimensions"),
         ({"x": {0: "b", 1: "b"}}, r"'b' is 4 elsewhere but 3 in dimension 1 of input 'x'"),
     ],
@@ -189,13 +194,41 @@ def test_wrong_number_of_arguments() -> None:
 
 
 def test_no_result() -> None:
-    with pytest.raises(CaptureError, match="returns no tensor"):
-        capture(lambda x: x.shape[0], X)
+    for fn in (lambda x: x.shape[0], lambda x: (), lambda x: {"a": "text"}):
+        with pytest.raises(CaptureError, match=r"test_capture_errors\.py:\d+: the function returns .*holds no tensor"):
+            capture(fn, X)
+    with pytest.raises(CaptureError, match=r"returns None \(is a return missing\?\)"):
+        capture(lambda x: None, X)
 
 
 def test_not_a_function() -> None:
     with pytest.raises(CaptureError, match="not a function"):
         capture(3, X)  # type: ignore[arg-type]
+    with pytest.raises(CaptureError, match=r"^a torch.Tensor is not a function or nn.Module$"):
+        capture(torch.zeros(100, 100), X)
+    with pytest.raises(CaptureError, match=r"^ReLU is a class; pass an instance of it"):
+        capture(nn.ReLU, X)
+
+
+def test_a_sample_that_does_not_fit_names_module_and_shapes() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(4, 2))
+    with pytest.raises(CaptureError, match=r"module '1': capture failed: .*\(the sample inputs: input float"):
+        capture(model, X)
+    with pytest.raises(CaptureError, match=r"test_capture_errors\.py:\d+: capture failed in module 'model\.1': "):
+        capture(lambda x: model(x), X)
+
+
+def test_frames_of_pfvm_are_no_source(tmp_path: Any) -> None:
+    from pfvm.tools.export import export
+
+    (tmp_path / "net.py").write_text(
+        "import torch\nmodel = torch.nn.Sequential(torch.nn.ReLU())\nsample = torch.ones(3)\n"
+    )
+    export(f"{tmp_path}/net.py:model", tmp_path / "m.onnx", "sample")
+    (node,) = onnx.load(tmp_path / "m.onnx").graph.node
+    sources = {p.key: p.value for p in node.metadata_props}
+    assert sources["pfvm.module"] == "0"
+    assert not re.search(r"export\.py|cli\.py|unknown", sources.get("pfvm.source", ""))
 
 
 def test_weights_without_values_or_shape() -> None:
@@ -214,7 +247,7 @@ def test_an_object_that_may_hide_tensors() -> None:
             self.value = value
 
     with pytest.raises(CaptureError, match=r"'output' is a .*Box, which may hide tensors"):
-        capture(Box, X)
+        capture(lambda x: Box(x), X)
     with pytest.raises(CaptureError, match=r"'b' is a .*Box"):
         capture(lambda b: b.value + 1, Box(X))
 

@@ -233,14 +233,54 @@ def test_options_as_mapping() -> None:
 def test_wrong_inputs() -> None:
     compiled = pfvm.compile(lambda inp: {"y": inp["x"] * inp["k"]}, {"x": X, "k": 2})
     assert_same(compiled({"x": X, "k": 2})["y"], X * 2)
-    with pytest.raises(InputError, match="nested"):
+    assert_same(compiled({"k": 2, "x": X})["y"], X * 2)  # keys in any order
+    with pytest.raises(InputError, match=r"^missing input 'k'$"):
         compiled({"x": X})
+    with pytest.raises(InputError, match=r"^missing input 'x'; 'z', which was given, is not in the example$"):
+        compiled({"z": X, "k": 2})
+    with pytest.raises(InputError, match=r"^unknown input 'X': the example has 'x', 'k'; did you mean 'x'\?$"):
+        compiled({"x": X, "k": 2, "X": X})
+    with pytest.raises(InputError, match=r"^the argument is a Tensor; expected a dict with 'x', 'k'"):
+        compiled(X)
+    with pytest.raises(InputError, match=r"^missing argument: expected a dict with 'x', 'k'$"):
+        compiled()
+    with pytest.raises(InputError, match=r"^2 arguments were given"):
+        compiled({"x": X, "k": 2}, X)
+    with pytest.raises(InputError, match=r"input 'x' is a list; expected a tensor"):
+        compiled({"x": [X], "k": 2})
+    with pytest.raises(InputError, match=r"'k' is a constant .* is a torch.Tensor now"):
+        compiled({"x": X, "k": X})
     with pytest.raises(InputError, match=r"constant .* it was 2"):
         compiled({"x": X, "k": 3})
     with pytest.raises(InputError, match=r"'x'.*float64"):
         compiled({"x": X.double(), "k": 2})
     with pytest.raises(InputError, match="'x'"):
         compiled({"x": X[:2], "k": 2})
+
+
+def test_wrong_arguments_and_lists() -> None:
+    compiled = pfvm.compile(lambda x, y: x - y[0] - y[1], (X, [X, X]))
+    assert_same(compiled(X, [X, X]), -X)
+    with pytest.raises(InputError, match=r"^missing argument 'y'"):
+        compiled(X)
+    with pytest.raises(InputError, match=r"^missing argument 'x'$"):
+        compiled(y=[X, X])
+    with pytest.raises(InputError, match=r"^argument 'x' is given twice"):
+        compiled(X, [X, X], x=X)
+    with pytest.raises(InputError, match=r"^input 'y' has 1 elements; in the example it had 2"):
+        compiled(X, [X])
+    with pytest.raises(InputError, match=r"^input 'y' is a tuple; expected a list of 2"):
+        compiled(X, (X, X))
+
+
+def test_arguments_of_wrong_kinds_are_named_errors(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(OptionError, match=r"a device is a string .*did you mean 'pfvm:cpu'"):
+        pfvm.compile(lambda x: x, X, device=torch.device("cpu"))
+    with pytest.raises(OptionError, match="codegen_dir is a folder's path, not 3"):
+        pfvm.compile(lambda x: x, X, codegen_dir=3)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(pfvm.PfvmError, match=r"cannot make the artifacts directory .*file: File exists"):
+        pfvm.compile(lambda x: x, X, codegen_dir=tmp_path / "file")
 
 
 def test_unknown_and_unbuilt_devices() -> None:

@@ -25,6 +25,12 @@ def proto() -> onnx.ModelProto:
     return onnx.parser.parse_model(TEXT)
 
 
+def test_load_of_something_else_is_a_named_error() -> None:
+    for wrong in (None, 3, [], object()):
+        with pytest.raises(InputError, match=r"load takes a path, bytes, a ModelProto or an onnx_ir\.Model, not"):
+            pfvm.load(wrong)  # type: ignore[arg-type]
+
+
 def test_proto_in_proto_out(proto: onnx.ModelProto) -> None:
     before = proto.SerializeToString()
     result = pfvm.optimize(proto)

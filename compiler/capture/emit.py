@@ -74,8 +74,8 @@ class Emitter:
             outputs=made,
             name=self.names.take(f"{self._prefix}/{op_type}"),
         )
-        node.metadata_props["pfvm.source"] = self._origin.source
-        node.metadata_props["pfvm.module"] = self._origin.module
+        origin = {"pfvm.source": self._origin.known_source, "pfvm.module": self._origin.module}
+        node.metadata_props.update({key: text for key, text in origin.items() if text})
         self.nodes.append(node)
         return made[0] if outputs == 1 else made
 
@@ -106,7 +106,7 @@ class Emitter:
     def torch_constant(self, tensor: torch.Tensor, label: str) -> ir.Value:
         """An initializer with a copy of the tensor's values."""
         if tensor.layout is not torch.strided:
-            raise CaptureError(f"{self._origin.source}: a {tensor.layout} tensor has no ONNX form; use its to_dense()")
+            raise CaptureError(f"{self._origin.where}: a {tensor.layout} tensor has no ONNX form; use its to_dense()")
         return self.constant(to_numpy(tensor).copy(), label)
 
     # Arguments
@@ -144,7 +144,7 @@ class Emitter:
         where = self._sizes.get(size.node.expr)
         if where is None:
             raise CaptureError(
-                f"{self._origin.source}: symbolic size {self.symbols.dim(size)} is no dimension of any tensor here"
+                f"{self._origin.where}: symbolic size {self.symbols.dim(size)} is no dimension of any tensor here"
             )
         shape = self.op("Shape", self.values[where[0]])
         return self.op("Gather", shape, self.scalar(where[1], torch.int64, "index"), axis=0)
@@ -152,7 +152,7 @@ class Emitter:
     def refuse(self, reason: str, node: torch.fx.Node) -> CaptureError:
         """The error for a form of an op that has no translation."""
         inside = f" in {self._origin.module}" if self._origin.module else ""
-        return CaptureError(f"{self._origin.source}: {node.target}{inside}: {reason}")
+        return CaptureError(f"{self._origin.where}: {node.target}{inside}: {reason}")
 
 
 def dtype_of(node: torch.fx.Node) -> torch.dtype:

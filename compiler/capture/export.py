@@ -13,7 +13,7 @@ import torch
 from pfvm.compiler.exporter import write_model
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.signature import StateEntry, write_manifest
-from pfvm.errors import CaptureError
+from pfvm.errors import CaptureError, short
 
 from .dtypes import onnx_dtype, to_numpy, to_torch
 from .emit import Emitter
@@ -21,6 +21,7 @@ from .fake_swap import SWAP_LOCK
 from .names import Names
 from .reach import ReachedTensor, walk
 from .structure import Structure, argument_names, arguments, describe
+from .symbols import open_dimensions
 from .trace import Trace, trace
 from .translate import describe_value, translate
 
@@ -77,18 +78,17 @@ def capture(
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
 ) -> Exported:
     """As `export`, keeping what a caller needs to feed the model."""
+    if isinstance(fn, type):
+        raise CaptureError(f"{fn.__name__} is a class; pass an instance of it, {fn.__name__}(…)")
     if not callable(fn):
-        raise CaptureError(f"{fn!r} is not a function or nn.Module")
+        raise CaptureError(f"{short(fn)} is not a function or nn.Module")
     fn = getattr(fn, "_orig_mod", fn)  # what torch.compile wraps
     frozen = isinstance(fn, torch.nn.Module) if freeze is None else freeze
     args = arguments(sample)
     arg_names = argument_names(fn, len(args), sample)
     inputs, given = describe(args, lambda v: isinstance(v, (torch.Tensor, np.ndarray)), "input", arg_names)
     samples = [to_torch(v) if isinstance(v, np.ndarray) else v for v in given]
-    axes = {name: dict(dims) for name, dims in (dynamic or {}).items()}
-    for name in axes:
-        if name not in inputs.tensor_names:
-            raise CaptureError(f"dynamic: there is no input {name!r}; the inputs are {', '.join(inputs.tensor_names)}")
+    axes = open_dimensions(dynamic, inputs.tensor_names)
     with SWAP_LOCK:
         traced = trace(fn, inputs, samples, walk(fn), axes)
         builder = _Builder(traced, inputs, frozen, getattr(fn, "__name__", type(fn).__name__))
@@ -118,8 +118,6 @@ class _Builder:
         count = len(self._inputs.tensor_names)
         inputs = [self._input(n, name) for n, name in zip(placeholders, self._inputs.tensor_names)]
         weights = [self._weight(n, s) for n, s in zip(placeholders[count:], self._traced.states) if n.users]
-        if not self.outputs.tensor_names:
-            raise CaptureError(f"{self._graph_name} returns no tensor, so there is nothing to compute")
         results = translate(self._emitter, self._traced.graph)
         self._traced.symbols.check()
         outputs = self._name_outputs(results, {*inputs, *weights})

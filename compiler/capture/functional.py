@@ -58,7 +58,7 @@ def _check(
         if not _is_mutation(node):
             continue
         if node.target is not aten.copy_.default or node.args[0] not in placeholders:
-            source = origin_of_node(node).source
+            source = origin_of_node(node).where
             raise CaptureError(f"{source}: in-place op {node.target} cannot be captured; write its out-of-place form")
         index = placeholders.index(node.args[0])
         source = _first_write(original, original.graph.find_nodes(op="placeholder")[index])
@@ -68,8 +68,8 @@ def _check(
                 "not see; work on a copy (x = x.clone()) or write x = x + 1 in place of x += 1"
             )
         raise CaptureError(
-            f"{source}: {names[index]!r} is changed in place; updates of state come with the training half. "
-            "Call model.eval() before, or return the new value as an output"
+            f"{source}: {names[index]!r} is changed in place; capture of training steps, which update state, is not "
+            "built yet: call model.eval() before, or return the new value as an output"
         )
 
 
@@ -80,5 +80,5 @@ def _first_write(graph: torch.fx.GraphModule, placeholder: torch.fx.Node) -> str
         if _is_mutation(node):
             seen = node.args[0].meta["val"] if isinstance(node.args[0], torch.fx.Node) else None
             if isinstance(seen, torch.Tensor) and seen.untyped_storage()._cdata == memory:
-                return origin_of_node(node).source
+                return origin_of_node(node).where
     return "<unknown>"

@@ -18,10 +18,10 @@ def first_difference(first: torch.fx.GraphModule, second: torch.fx.GraphModule) 
     for index, (x, y) in enumerate(zip(a, b)):
         seen[0][x] = seen[1][y] = index
         if _text(first, x, seen[0]) != _text(second, y, seen[1]):
-            return origin_of_node(x).source
+            return origin_of_node(x).where
     if len(a) != len(b):
         longer = a if len(a) > len(b) else b
-        return origin_of_node(longer[min(len(a), len(b)) - 1]).source
+        return origin_of_node(longer[min(len(a), len(b)) - 1]).where
     return None
 
 

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-from pfvm.errors import CaptureError
+from pfvm.errors import CaptureError, short
 from torch.fx import traceback as fx_traceback
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,7 +19,9 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 _INTERNAL = (
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     os.path.join(_PACKAGE, "compiler") + os.sep,
+    os.path.join(_PACKAGE, "passes") + os.sep,
     os.path.join(_PACKAGE, "runtime") + os.sep,
+    os.path.join(_PACKAGE, "tools") + os.sep,
 )
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _UNKNOWN = "<unknown>"
@@ -31,6 +33,16 @@ class Origin(NamedTuple):
     source: str
     module: str
     op: str = ""
+
+    @property
+    def known_source(self) -> str:
+        """The source line, "" where no line of the user's ran."""
+        return "" if self.source == _UNKNOWN else self.source
+
+    @property
+    def where(self) -> str:
+        """For messages: the source line; the module path where only library code ran, as in a bare nn.Sequential."""
+        return f"module {self.module!r}" if self.source == _UNKNOWN and self.module else self.source
 
 
 def is_internal(filename: str) -> bool:
@@ -57,34 +69,45 @@ def origin(frame: FrameType | None, module_names: Mapping[int, str]) -> Origin:
     while frame is not None and (source is None or module is None):
         if source is None and not is_internal(frame.f_code.co_filename):
             source = _line(frame, frame.f_lineno)
-        if module is None and frame.f_code.co_argcount and frame.f_code.co_varnames[0] == "self":
-            owner = frame.f_locals.get("self")
-            if isinstance(owner, torch.nn.Module):
-                module = module_names.get(id(owner), type(owner).__name__)
+        if module is None:
+            module = _module_of(frame, module_names)
         frame = frame.f_back
     return Origin(source or _UNKNOWN, module or "")
 
 
-def line_of_exception(error: BaseException) -> str:
-    """The innermost user line that an exception passed through."""
-    found = _UNKNOWN
+def origin_of_exception(error: BaseException, module_names: Mapping[int, str]) -> Origin:
+    """The innermost user line and the innermost module that an exception passed through."""
+    source, module = _UNKNOWN, ""
     traceback = error.__traceback__
     while traceback is not None:
-        if not is_internal(traceback.tb_frame.f_code.co_filename):
-            found = _line(traceback.tb_frame, traceback.tb_lineno)
+        frame = traceback.tb_frame
+        if not is_internal(frame.f_code.co_filename):
+            source = _line(frame, traceback.tb_lineno)
+        module = _module_of(frame, module_names) or module
         traceback = traceback.tb_next
-    return found
+    return Origin(source, module)
+
+
+def _module_of(frame: FrameType, module_names: Mapping[int, str]) -> str | None:
+    """The path of the module whose method this frame runs; its type where nothing led to it."""
+    if not frame.f_code.co_argcount or frame.f_code.co_varnames[0] != "self":
+        return None
+    owner = frame.f_locals.get("self")
+    return module_names.get(id(owner), type(owner).__name__) if isinstance(owner, torch.nn.Module) else None
 
 
 def line_of_function(function: Any) -> str:
-    """Where a function (or a module's forward) is defined."""
+    """Where a function (or a module's forward) is defined; the type of a library's module."""
+    owner = function
     if isinstance(function, torch.nn.Module):
         function = type(function).forward
     function = getattr(function, "__func__", function)
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     code = getattr(function, "__code__", None)
-    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code else repr(function)
+    if code is None or is_internal(code.co_filename):
+        return type(owner).__name__ if isinstance(owner, torch.nn.Module) else short(function)
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
 
 
 class OriginMode(TorchDispatchMode):
@@ -107,12 +130,12 @@ class OriginMode(TorchDispatchMode):
         where = origin(sys._getframe(1), self._module_names)
         if isinstance(func, torch._ops.HigherOrderOperator):
             raise CaptureError(
-                f"{where.source}: {func.name()} is not captured yet; write torch.where or a Python loop of fixed length"
+                f"{where.where}: {func.name()} is not captured yet; write torch.where or a Python loop of fixed length"
             )
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
             _refuse_random(func, where)
         if self.backward_line is None and torch._C._current_graph_task_id() != -1:
-            self.backward_line = where.source
+            self.backward_line = where.where
         fx_traceback.get_current_meta()["custom"] = {"source": where.source, "module": where.module, "op": str(func)}
         return func(*args, **(kwargs or {}))
 
@@ -121,8 +144,8 @@ def _refuse_random(func: Callable[..., Any], where: Origin) -> None:
     """Raise for an op that draws random numbers."""
     inside = f" in {where.module}" if where.module else ""
     raise CaptureError(
-        f"{where.source}: random op {func}{inside} cannot be captured: random ops in captured functions come with the "
-        "training half; call model.eval() before, or draw the numbers outside and pass them in"
+        f"{where.where}: random op {func}{inside} cannot be captured: capture of training steps, dropout included, is "
+        "not built yet; call model.eval() before, or draw the numbers outside and pass them in"
     )
 
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from pfvm.errors import CaptureError, InputError
+from pfvm.errors import CaptureError, InputError, short
+
+from .nesting import arguments_like, leaves_like
 
 
 @dataclass(frozen=True)
@@ -37,18 +39,20 @@ class Structure:
         leaves = [c if n is None else values[n] for n, c in zip(self.names, self.constants)]
         return pytree.tree_unflatten(leaves, self.spec)
 
-    def unpack(self, tree: Any) -> dict[str, Any]:
-        """Tensor leaves by name. Raises InputError where the tree or a constant differs from the example."""
-        leaves, spec = pytree.tree_flatten(tree)
-        if spec != self.spec:
-            raise InputError(f"the inputs are nested as {spec}, the example inputs were nested as {self.spec}")
+    def unpack(self, tree: Any, top_names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Tensor leaves by name. Raises InputError that names the place where the tree differs from the example.
+
+        With `top_names`, `tree` is the tuple of the arguments of these names. Keys of dictionaries come in any order.
+        """
+        found = leaves_like(tree, self.spec) if top_names is None else arguments_like(tree, self.spec, top_names)
         feeds: dict[str, Any] = {}
-        for name, constant, leaf in zip(self.names, self.constants, leaves):
+        for name, constant, (path, leaf) in zip(self.names, self.constants, found):
             if name is not None:
                 feeds[name] = leaf
-            elif leaf != constant:
+            elif not _same(leaf, constant):
                 raise InputError(
-                    f"input {leaf!r} is a constant of the compiled function: it was {constant!r} at compile"
+                    f"input {path!r} is a constant of the compiled function: it was {short(constant)} at compile and "
+                    f"is {short(leaf)} now; compile again, or pass it as a tensor"
                 )
         return feeds
 
@@ -81,6 +85,12 @@ def describe(
         twice = next(n for n in given if given.count(n) > 1)
         raise CaptureError(f"two tensors are both named {twice!r} by their paths; rename a dictionary key")
     return Structure(spec, tuple(names), constants), tensors
+
+
+def _same(leaf: Any, constant: Any) -> bool:
+    if leaf is constant:
+        return True
+    return _is_plain(leaf) and bool(leaf == constant or (leaf != leaf and constant != constant))
 
 
 def _is_plain(leaf: Any) -> bool:

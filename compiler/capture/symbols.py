@@ -6,11 +6,12 @@ import itertools
 import os
 import re
 import traceback
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
 import torch
-from pfvm.errors import CaptureError
+from pfvm.errors import CaptureError, did_you_mean, short
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, ShapeGuard
 
@@ -18,6 +19,23 @@ from .source import is_internal
 
 _LAYOUT_OR_CHECK = re.compile(r"^(is|check)_|_check$")
 _SAMPLES = (1, 2, 3, 5, 8, 17, 64, 1000, 4097)
+
+
+def open_dimensions(dynamic: Any, names: Sequence[str]) -> dict[str, dict[int, str]]:
+    """A user's `dynamic` argument, checked: {"x": {0: "batch"}}. `names` are those of the inputs."""
+    form = 'dynamic is an input\'s name with its open dimensions, as in {"x": {0: "batch"}}'
+    if dynamic is not None and not isinstance(dynamic, Mapping):
+        raise CaptureError(f"{form}, not {short(dynamic)}")
+    for name, dims in (dynamic or {}).items():
+        if name not in names:
+            known = f"{', '.join(names)}{did_you_mean(name, names)}"
+            raise CaptureError(f"dynamic: there is no input {short(name)}; the inputs are {known}")
+        if not isinstance(dims, Mapping):
+            raise CaptureError(f"{form}; {name!r} has {short(dims)}")
+        for axis, symbol in dims.items():
+            if type(axis) is not int or not isinstance(symbol, str) or not symbol.isidentifier():
+                raise CaptureError(f"{form}; {name!r} has {short(axis)}: {short(symbol)}")
+    return {name: dict(dims) for name, dims in (dynamic or {}).items()}
 
 
 class Symbols:

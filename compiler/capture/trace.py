@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.utils._pytree as pytree
-from pfvm.errors import CaptureError
+from pfvm.errors import CaptureError, short
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -36,7 +36,7 @@ from .fake_swap import fake_swap
 from .functional import make_functional
 from .graph_diff import first_difference
 from .reach import Reach, ReachedTensor
-from .source import OriginMode, line_of_exception, line_of_function
+from .source import OriginMode, line_of_function, origin_of_exception
 from .structure import Structure, describe
 from .symbols import Symbols
 
@@ -160,11 +160,35 @@ class _Run:
         if any(t.is_leaf and t.grad is not None for t in (*fakes, *states)):
             where = origins.backward_line or line_of_function(self._function)
             raise CaptureError(
-                f"{where}: the function calls backward(); training steps come with the training half, compile the "
+                f"{where}: the function calls backward(); capture of training steps is not built yet, compile the "
                 "forward pass"
             )
-        self.outputs, leaves = describe(result, lambda v: isinstance(v, (torch.Tensor, torch.SymInt)), "output")
+        self.outputs, leaves = self._described(result)
         return [leaf.detach() if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf for leaf in leaves]
+
+    def _described(self, result: Any) -> tuple[Structure, list[Any]]:
+        structure, leaves = describe(result, lambda v: isinstance(v, (torch.Tensor, torch.SymInt)), "output")
+        if not leaves:
+            what = "None (is a return missing?)" if result is None else f"{short(result)}, which holds no tensor"
+            raise CaptureError(
+                f"{line_of_function(self._function)}: the function returns {what}; there is nothing to compute"
+            )
+        return structure, leaves
+
+    def where(self, error: Exception) -> str:
+        """The user's line, else the module, else the function that an exception comes from."""
+        place = origin_of_exception(error, self._reach.module_names)
+        return place.where if place.known_source or place.module else line_of_function(self._function)
+
+    def inside(self, error: Exception) -> str:
+        """ " in module 'model.0'" where `where` is the line of its caller."""
+        place = origin_of_exception(error, self._reach.module_names)
+        return f" in module {place.module!r}" if place.known_source and place.module else ""
+
+    def sample(self, fakes: Sequence[torch.Tensor]) -> str:
+        """The sample's shapes, as in "x float32[2, 7]"."""
+        types = [f"{str(fake.dtype).removeprefix('torch.')}{list(fake.shape)}" for fake in fakes]
+        return ", ".join(f"{name} {text}" for name, text in zip(self._inputs.tensor_names, types)) or "no tensors"
 
 
 def _errors_named(run: _Run, fakes: list[Any], states: list[torch.Tensor]) -> torch.fx.GraphModule:
@@ -173,18 +197,20 @@ def _errors_named(run: _Run, fakes: list[Any], states: list[torch.Tensor]) -> to
     except CaptureError:
         raise
     except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
-        raise CaptureError(f"{line_of_exception(error)}: {_DATA_DEPENDENT}") from error
+        raise CaptureError(f"{run.where(error)}: {_DATA_DEPENDENT}") from error
     except DynamicOutputShapeException as error:
-        raise CaptureError(f"{line_of_exception(error)}: {error.func}: {_DYNAMIC_SHAPE}") from error
+        raise CaptureError(f"{run.where(error)}: {error.func}: {_DYNAMIC_SHAPE}") from error
     except UnsupportedOperatorException as error:
         raise CaptureError(
-            f"{line_of_exception(error)}: op {error.func} cannot be traced without data; write it with ATen ops"
+            f"{run.where(error)}: op {error.func} cannot be traced without data; write it with ATen ops"
         ) from error
     except Exception as error:  # the user's own error, or torch's: say where, and keep the cause
-        where = line_of_exception(error)
+        where = run.where(error)
         if ".numpy() is not supported" in str(error):
             raise CaptureError(f"{where}: {_DATA_DEPENDENT}") from error
-        raise CaptureError(f"{where}: capture failed: {_one_line(error)}") from error
+        raise CaptureError(
+            f"{where}: capture failed{run.inside(error)}: {_one_line(error)} (the sample inputs: {run.sample(fakes)})"
+        ) from error
     _flatten(graph)
     return graph
 

@@ -37,10 +37,10 @@ def _translate_call(emitter: Emitter, node: torch.fx.Node) -> None:
     rule = TABLE.get(node.target)
     if rule is None:
         where = origin_of_node(node)
-        inside = f" in module {where.module}" if where.module else ""
+        inside = f" in module {where.module}" if where.module and where.known_source else ""
         part = "" if where.op == str(node.target) else f" (its part {node.target})"
         raise CaptureError(
-            f"{where.source}: ATen op {where.op}{part}{inside} has no translation to ONNX; "
+            f"{where.where}: ATen op {where.op}{part}{inside} has no translation to ONNX; "
             "write this line with other torch functions (pfvm.compiler.capture.aten holds the table)"
         )
     emitter.begin(node)

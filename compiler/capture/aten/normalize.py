@@ -53,7 +53,8 @@ def batch_norm(
         return batch_norm_inference(e, node, x, weight, bias, mean, var, momentum, eps)
     if mean is not None:
         raise e.refuse(
-            "batch norm in training mode updates its statistics, which comes with the training half; call model.eval()",
+            "batch norm in training mode updates its statistics, and capture of training steps is not built yet; call "
+            "model.eval()",
             node,
         )
     return batch_norm_of_batch(e, node, x, weight, bias, True, momentum, eps)

@@ -1,6 +1,11 @@
 """What all tests share."""
 
+import os
+
 import pytest
+
+# Tests compile what they test, and leave the user's cache alone; those of the cache name a folder of their own.
+os.environ["PFVM_CACHE"] = "off"
 
 pytest.register_assert_rewrite("support", "xla_cases")
 

@@ -53,7 +53,8 @@ def compiled_lines(executable: Any) -> list[str]:
     segments = executable.segments
     on_host = [s for s in segments if s.kind == "host"]
     where = f"; {len(on_host)} of {len(segments)} segments on the host: {'; '.join(s.reason for s in on_host)}"
-    return [f"{count} compilation{'' if count == 1 else 's'}{where if on_host else ''}"]
+    reloads = f" ({executable.reloads} reloaded from disk)" if executable.reloads else ""
+    return [f"{count} compilation{'' if count == 1 else 's'}{reloads}{where if on_host else ''}"]
 
 
 def _print_inputs(feeds: Mapping[str, Any], origin: str, device: str, seconds: float) -> None:

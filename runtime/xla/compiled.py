@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.errors import PfvmError, UnsupportedOpError
 
+from .cache import compile_cached
 from .context import DataDependentShapeError, NeedsValue, Scope, locate
 from .host_nodes import data_dependent
 from .interpreter import Interpreter
@@ -29,9 +30,10 @@ InterpreterFactory = Callable[[Mapping[ir.Value, Any], set[ir.Value]], Interpret
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compiled:
-    """A segment compiled for one key. `traced` are the inputs that it takes as arguments."""
+    """A segment compiled for one key. `traced` are the inputs that it takes as arguments; `reloaded`: from the disk."""
 
     function: jax.stages.Compiled
+    reloaded: bool
     traced: tuple[ir.Value, ...]
     weights: list[jax.Array]
     outputs: tuple[ir.Value, ...]
@@ -80,6 +82,11 @@ class SegmentRunner:
     @property
     def compilations(self) -> int:
         return len(self._executables)
+
+    @property
+    def reloads(self) -> int:
+        """How many of the executables came from the cache on disk."""
+        return sum(compiled.reloaded for compiled in list(self._executables.values()))
 
     def hlo(self) -> list[str]:
         """The optimized HLO of every executable so far."""
@@ -143,7 +150,7 @@ class SegmentRunner:
         # Weights that the shapes at hand leave unused are dropped from the executable by jit itself.
         lowered = jax.jit(function, in_shardings=sharding, out_shardings=sharding).lower(structs, weights)
         try:
-            return Compiled(lowered.compile(), traced, weights, outputs)
+            return Compiled(*compile_cached(lowered, self._device), traced, weights, outputs)
         except jax.errors.JaxRuntimeError as error:
             reason = str(error).strip().split("\n")[0]
             raise PfvmError(f"{self._device_name}: XLA could not compile the model: {reason}") from error

@@ -72,8 +72,13 @@ class XlaExecutable:
 
     @property
     def compilations(self) -> int:
-        """How many executables have been compiled so far."""
+        """How many executables there are so far, one for each set of shapes and specialised values."""
         return self._planner.compilations
+
+    @property
+    def reloads(self) -> int:
+        """How many of these were not compiled but read from the cache on disk (see `cache`)."""
+        return self._planner.reloads
 
     @property
     def host_calls(self) -> int:

@@ -56,8 +56,8 @@ class HostRunner:
             name=graph.name,
         )
         clone = view.clone()
-        for value, array in zip(clone.inputs, values):
-            _set_type(value, array)
+        for original, value, array in zip(self.segment.inputs, clone.inputs, values):
+            _set_type(value, array, keep_shape=original.is_graph_input())
             value.const_value = None
         return ir.Model(clone, ir_version=self._model.ir_version, functions=list(self._model.functions.values()))
 
@@ -76,11 +76,12 @@ def _signature(value: Any) -> Any:
     return None if value is None else (value.dtype.name, value.ndim)
 
 
-def _set_type(value: ir.Value, array: Any) -> None:
-    """Element type and rank as they are in this call; what the model says about the sizes need not be kept."""
+def _set_type(value: ir.Value, array: Any, keep_shape: bool) -> None:
+    """Element type and rank as they are in this call. Sizes only where every call is checked against them."""
     if isinstance(array, np.ndarray):
         kind = ir.DataType.STRING if array.dtype.kind in "OUST" else ir.DataType.from_numpy(array.dtype)
         value.type = ir.TensorType(kind)
-        value.shape = ir.Shape([None] * array.ndim)
+        if not keep_shape or value.shape is None:
+            value.shape = ir.Shape([None] * array.ndim)
     elif value.type is None and isinstance(array, (list, tuple)) and array:
         value.type = ir.SequenceType(ir.TensorType(ir.DataType.from_numpy(np.asarray(array[0]).dtype)))

@@ -55,7 +55,15 @@ class Planner:
     @property
     def compilations(self) -> int:
         """Of all plans so far."""
-        return sum(runner.compilations for _, _, runner in list(self._runners.values()) if runner is not None)
+        return sum(runner.compilations for runner in self._device_runners())
+
+    @property
+    def reloads(self) -> int:
+        """How many of the compilations were read from the cache on disk."""
+        return sum(runner.reloads for runner in self._device_runners())
+
+    def _device_runners(self) -> list[SegmentRunner]:
+        return [runner for _, _, runner in list(self._runners.values()) if runner is not None]
 
     @property
     def host_calls(self) -> int:

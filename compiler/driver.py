@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Protocol
 
@@ -39,14 +40,20 @@ class CompileResult:
     passes: list[PassRecord]
 
     def summary(self) -> dict:
-        """The content of passes.json."""
+        """The content of passes.json: the runs of passes that changed something, and those of the last round.
+
+        The totals are those of all runs.
+        """
+        last_round = max((record.round for record in self.passes), default=0)
+        shown = [record for record in self.passes if record.changed or record.round == last_round]
         first, last = (self.passes[0], self.passes[-1]) if self.passes else (None, None)
         return {
             "version": 1,
             "nodes": [first.nodes_before, last.nodes_after] if first and last else None,
             "bytes": [first.bytes_before, last.bytes_after] if first and last else None,
             "seconds": sum(record.seconds for record in self.passes),
-            "passes": [dataclasses.asdict(record) for record in self.passes],
+            "runs": len(self.passes),
+            "passes": [dataclasses.asdict(record) for record in shown],
         }
 
 
@@ -155,9 +162,8 @@ def _convert(model: ir.Model, opset: int) -> ir.Model:
     try:
         converted = onnx.version_converter.convert_version(exporter.to_proto(complete), opset)
     except Exception as error:  # the converter raises bare RuntimeErrors from C++
-        reason = str(error).splitlines()[0]
         raise OptionError(
-            f"--opset={opset}: the model cannot be converted from {model.opset_imports.get('')}: {reason}"
+            f"--opset={opset}: the model cannot be converted from {model.opset_imports.get('')}: {_reason(error)}"
         ) from error
     result = read_model(converted)
     _carry_metadata(complete, result)
@@ -174,6 +180,19 @@ def _carry_metadata(old: ir.Model, new: ir.Model) -> None:
         if origin is not None:
             node.metadata_props.update(origin.metadata_props)
             node.outputs[0].metadata_props.update(origin.outputs[0].metadata_props)
+
+
+_NO_STEP = re.compile(r"No Adapter (?:From|To) Version \$?(\d+) for (\w+)")
+_ASSERTION = re.compile(r"^\S+:\d+: \w+: Assertion .* failed: ")
+
+
+def _reason(error: Exception) -> str:
+    """What onnx's converter says, without the C++ assertion around it."""
+    text = str(error).strip().partition("\n")[0]
+    found = _NO_STEP.search(text)
+    if found:
+        return f"onnx's converter has no step from version {found[1]} of operator {found[2]}"
+    return _ASSERTION.sub("", text)
 
 
 def _inline_fused(model: ir.Model) -> None:

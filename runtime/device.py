@@ -6,7 +6,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pfvm.errors import MissingExtraError, NotBuiltError, OptionError, did_you_mean, short
+from pfvm.errors import MissingExtraError, NotBuiltError, OptionError, UnsupportedOpError, did_you_mean, short
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -103,6 +103,26 @@ def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **option
     """
     device = parse_device(device)
     device.require()
+    try:
+        return _load(model, device, options)
+    except UnsupportedOpError as error:
+        advice = _elsewhere(model, device)
+        if not advice or all(name in str(error) for name in advice):
+            raise
+        raise UnsupportedOpError(
+            f"{error}; {' and '.join(advice)} {'has' if len(advice) == 1 else 'have'} all operators of this model"
+        ) from error
+
+
+def _elsewhere(model: ir.Model, device: Device) -> list[str]:
+    """The other ready devices that have every operator of the model."""
+    nodes = [*model.graph.all_nodes(), *(n for function in model.functions.values() for n in function.all_nodes())]
+    needed = {(n.domain, n.op_type) for n in nodes if n.op_identifier() not in model.functions}
+    others = [d for d in _TABLE if d.status == "ready" and d.name != device.name]
+    return [d.name for d in others if needed <= device_ops(d).keys() | {("", "Constant")}]
+
+
+def _load(model: ir.Model, device: Device, options: dict[str, Any]) -> Executable:
     if device.backend == "xla":
         from .xla.executable import XlaExecutable
 

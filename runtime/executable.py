@@ -64,6 +64,12 @@ class Executable(Protocol):
         """
 
 
+def representation(device: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
+    """ "<pfvm:cpu: x float[n,3] → y int64[n]>", for the `repr` of an executable."""
+    left, right = (", ".join(f"{spec.name} {spec}" for spec in specs) for specs in (inputs, outputs))
+    return f"<{device}: {left or 'no inputs'} → {right}>"
+
+
 def specs_of(model: ir.Model) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """The model's (required inputs, optional inputs, outputs), with the types that its file declares.
 

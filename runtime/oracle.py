@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 from pfvm.errors import InputError, UnsupportedOpError
 
-from .executable import check_feeds, specs_of
+from .executable import check_feeds, representation, specs_of
 from .ort import OrtExecutable
 from .ort_model import serialize
 
@@ -43,6 +43,9 @@ class Oracle:
         """One call. Raises InputError."""
         values = check_feeds(self.inputs, self.optional_inputs, feeds)
         return dict(zip((spec.name for spec in self.outputs), self._run(values).values()))
+
+    def __repr__(self) -> str:
+        return representation(self.engine, self.inputs, self.outputs)
 
 
 class OracleResult(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.errors import UnsupportedOpError
 
-from .executable import UNNAMED, TensorSpec, check_feeds, specs_of
+from .executable import UNNAMED, TensorSpec, check_feeds, representation, specs_of
 from .ort_errors import run_error
 from .ort_expand.expander import expandable
 from .ort_expand.kernels import kernel_versions
@@ -90,6 +90,9 @@ class OrtExecutable:
         return frozenset(
             v.name for v in (*values, *self._session.get_outputs()) if v.name in float4 and "uint4" in v.type
         )
+
+    def __repr__(self) -> str:
+        return representation(self.device, self.inputs, self.outputs)
 
     def _refuse_mixture(self, values: Mapping[str, Any]) -> None:
         """ORT's Python interface has two ways in: one without bfloat16 and the like, one without these."""

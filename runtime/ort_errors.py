@@ -42,9 +42,10 @@ def load_error(error: Exception, model: ir.Model | None, device: str) -> PfvmErr
         match = pattern.search(text)
         if match:
             node = describe_node(model, match["op"], match["name"])
+            types = _types(model, match["op"], match["name"])
+            version = f" at version {match['version']}" if match["version"] else ""
             return UnsupportedOpError(
-                f"{device}: no kernel for {node} at version {match['version'] or '?'} and its types; "
-                "use another device or cast the inputs"
+                f"{device}: no kernel for {node}{version} with {types or 'its types'}; cast its inputs to another type"
             )
     for pattern in _UNKNOWN_OP:
         match = pattern.search(text)
@@ -69,6 +70,21 @@ def run_error(error: Exception, model: ir.Model | None, device: str) -> PfvmErro
     if "Failed to allocate memory" in text or "bad_alloc" in text:
         return PfvmError(f"{device}: out of memory in {where}: {why}")
     return InputError(f"{device}: {where} failed on these inputs: {why}")
+
+
+def _types(model: ir.Model | None, op_type: str, name: str) -> str:
+    """ "bfloat16", or "bfloat16, int64": the element types that a node reads; "" where the node is not known."""
+    nodes = [n for n in _nodes(model) if n.op_type == op_type and (n.name or "") == name] if model else []
+    if model is None or not nodes:
+        return ""
+    index = list(_nodes(model)).index(nodes[0])
+    if any(v is not None and v.dtype is None for v in nodes[0].inputs):
+        from pfvm.compiler.shapes import ShapeInference
+
+        model = model.clone()
+        ShapeInference(model).infer_model()
+    node = list(_nodes(model))[index]
+    return ", ".join(dict.fromkeys(v.dtype.name.lower() for v in node.inputs if v is not None and v.dtype is not None))
 
 
 def describe_node(model: ir.Model | None, op_type: str, name: str) -> str:

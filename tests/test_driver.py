@@ -56,6 +56,8 @@ def test_artifacts(tmp_path: pathlib.Path) -> None:
     record = json.loads((folder / "passes.json").read_text())
     assert record["nodes"] == [3, 2]
     identity = next(p for p in record["passes"] if p["name"] == "eliminate-identity")
+    assert record["runs"] > len(record["passes"]), "runs that changed nothing are only counted"
+    assert all(p["matches"] or p["round"] == record["passes"][-1]["round"] for p in record["passes"])
     assert identity["matches"] == {"identity": 1} and identity["nodes_after"] == 2 and identity["seconds"] >= 0
 
 
@@ -103,6 +105,9 @@ def test_opset_conversion() -> None:
     newest = model('<ir_version: 10, opset_import: ["" : 21]> agraph (float[3] x) => (float[3] y) { y = Gelu(x) }')
     with pytest.raises(OptionError, match="cannot be converted from 21"):
         pfvm.optimize(newest, opset=7)
+    relu = model('<ir_version: 8, opset_import: ["" : 18]> agraph (float[3] x) => (float[3] y) { y = Relu(x) }')
+    with pytest.raises(OptionError, match=r"from 18: onnx's converter has no step from version 14 of operator Relu$"):
+        pfvm.optimize(relu, opset=13)
 
 
 def test_compiling_is_deterministic_and_idempotent() -> None:

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pfvm
 import pytest
-from pfvm.errors import MissingExtraError, NotBuiltError, OptionError
+from pfvm.errors import MissingExtraError, NotBuiltError, OptionError, UnsupportedOpError
 from pfvm.runtime.device import devices, load_executable, parse_device
 
 TEXT = '<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Relu (x) }'
@@ -55,6 +55,18 @@ def test_a_missing_extra_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) 
     assert "pip install 'pfvm[xla]'" in device.advice
     with pytest.raises(MissingExtraError, match=r"device xla:cpu needs the 'xla' extra: pip install 'pfvm\[xla\]'"):
         load_executable(relu(), device)
+
+
+def test_an_operator_that_is_missing_names_type_and_another_device() -> None:
+    pytest.importorskip("jax")
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g (double[1,4,5,5] x) => (double[1,4,5,5] y) { a = Neg (x)  y = LRN <size=3> (a) }"""
+    with pytest.raises(UnsupportedOpError, match=r"with double; .*; xla:cpu has all operators of this model$"):
+        load_executable(ir.from_proto(onnx.parser.parse_model(text)), "pfvm:cpu")
+
+
+def test_an_executable_shows_its_signature() -> None:
+    assert repr(load_executable(relu(), "pfvm:cpu")) == "<pfvm:cpu: x float[2] → y float[2]>"
 
 
 def test_the_nearest_device_is_suggested() -> None:

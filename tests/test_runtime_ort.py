@@ -279,6 +279,12 @@ def test_no_kernel_names_the_node() -> None:
         OrtExecutable(value)
 
 
+def test_no_kernel_names_the_type_even_where_the_file_does_not() -> None:
+    text = "g (double[1,4,3,3] x) => (double[1,4,3,3] y) { a = Neg (x)  y = LRN <size = 3> (a) }"
+    with pytest.raises(UnsupportedOpError, match=r"computes 'y' at version 13 with double; cast"):
+        OrtExecutable(model(text))
+
+
 def test_unknown_op_names_the_node() -> None:
     with pytest.raises(UnsupportedOpError, match=r"node 'n1' \(Foo\).*no operator 'Foo' in domain 'ai\.onnx'"):
         OrtExecutable(model("g (float[2] x) => (float[2] y) { [n1] y = Foo (x) }"))

@@ -8,12 +8,14 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import onnx_ir as ir
 from pfvm.errors import OptionError, did_you_mean
 
-from .rewriter import Rewriter
+if TYPE_CHECKING:  # `pfvm passes` needs neither
+    import onnx_ir as ir
+
+    from .rewriter import Rewriter
 
 
 class Pass(Protocol):

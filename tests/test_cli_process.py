@@ -41,7 +41,7 @@ def test_help_loads_nothing_heavy(flag: str) -> None:
 
 def test_commands_load_only_what_they_need(model: Path, tmp_path: Path) -> None:
     assert loaded("devices") & {"torch", "jax", "onnxruntime"} == set()
-    assert loaded("passes") & {"torch", "jax", "onnxruntime"} == set()
+    assert loaded("passes") & {"torch", "jax", "onnxruntime", "onnx_ir", "numpy"} == set()
     assert loaded("compile", str(model), "-o", str(tmp_path / "o.onnx")) & {"torch", "jax"} == set()
     assert loaded("check", str(model), "--device-b", "pfvm:cpu") & {"torch", "jax"} == set()
 

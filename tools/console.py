@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, ConsoleOptions
+    from rich.text import Text
 
 _PIPE_WIDTH = 200
+_NARROW = 40  # of a column that is wrapped
+_GAP = "  "
 
 
 def out() -> Console:
@@ -35,11 +39,42 @@ def _console(stderr: bool) -> Console:
     return console
 
 
-def table(*titles: str) -> Table:
-    """An unframed table whose first column, a name that one may want to copy, is never broken."""
-    from rich.table import Table
+class Table:
+    """An unframed table of text, without trailing spaces; only its last column is wrapped, by words.
 
-    made = Table(box=None, pad_edge=False)
-    for number, title in enumerate(titles):
-        made.add_column(title, overflow="fold", no_wrap=number == 0)
-    return made
+    Where too little room is left for the last column, it follows on lines of its own.
+    """
+
+    def __init__(self, *titles: str) -> None:
+        self._rows = [titles]
+
+    def add_row(self, *cells: str) -> None:
+        """One cell a title."""
+        self._rows.append(cells)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        from rich.text import Text
+
+        for line in self.lines(options.max_width):
+            yield Text(line, no_wrap=True, overflow="ignore")
+
+    def lines(self, width: int) -> Iterator[str]:
+        """The table as text of this width, names and numbers excepted, which are never broken."""
+        sizes = [max(map(len, column)) for column in list(zip(*self._rows))[:-1]]
+        start = sum(size + len(_GAP) for size in sizes)
+        longest = max(len(row[-1]) for row in self._rows)
+        is_below = start + longest > width and width - start < _NARROW
+        for row in self._rows:
+            left = _GAP.join(cell.ljust(size) for cell, size in zip(row, sizes))
+            indent = len(_GAP) * 2 if is_below else start
+            rest = textwrap.wrap(row[-1], max(width - indent, _NARROW), break_long_words=False) or [""]
+            if is_below:
+                yield from (left.rstrip(), *(" " * indent + line for line in rest if line))
+            else:
+                yield f"{left}{_GAP if sizes else ''}{rest[0]}".rstrip()
+                yield from (" " * indent + line for line in rest[1:])
+
+
+def table(*titles: str) -> Table:
+    """A table with these column titles."""
+    return Table(*titles)

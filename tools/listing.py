@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
-import dataclasses
+import ast
+from pathlib import Path
 
 from pfvm.runtime.device import device_ops, devices, parse_device
 
-from .console import err, out, table
+from .console import out, table
 
 
 def print_passes() -> None:
     """Each pass with the levels that run it, its options with defaults, and what it does."""
     from pfvm.passes import pipeline
 
-    rows = table("pass", "levels", "options", "")
+    rows = table("pass", "levels", "options", "what it does")
     for name in pipeline.REGISTRY:
-        cls = pipeline.load(name)
         levels = ",".join(f"O{level}" for level, names in pipeline.LEVELS.items() if name in names)
-        options = ", ".join(f"{f.name}={_default(f)}" for f in dataclasses.fields(cls))
-        rows.add_row(name, levels or "-p only", options, (cls.__doc__ or "").strip().splitlines()[0])
+        options, summary = describe_pass(name)
+        rows.add_row(name, levels or "-p only", ", ".join(options) or "-", summary)
     out().print(rows)
 
 
-def _default(field: dataclasses.Field) -> str:
-    return str(field.type if field.default is dataclasses.MISSING else field.default)
+def describe_pass(name: str) -> tuple[list[str], str]:
+    """Options ("slack=1024") and the docstring's first line, read from the source: to import it takes a second."""
+    from pfvm import passes
+    from pfvm.passes import pipeline
+
+    module, _, class_name = pipeline.REGISTRY[name].partition(":")
+    source = Path(passes.__path__[0], f"{module}.py").read_text(encoding="utf-8")
+    found = next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == class_name)
+    options = [
+        f"{field.target.id}={ast.unparse(field.value) if field.value else ast.unparse(field.annotation)}"
+        for field in found.body
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and not ast.unparse(field.annotation).startswith("ClassVar")
+    ]
+    return options, (ast.get_docstring(found) or "").partition("\n")[0]
 
 
 def print_devices() -> None:
     """Each device with its status and what to install."""
-    rows = table("device", "status", "")
+    rows = table("device", "status", "what it is")
     for device in devices():
         rows.add_row(device.name, device.status, device.advice)
     out().print(rows)
@@ -41,4 +55,4 @@ def print_ops(device_name: str) -> None:
     for (domain, op_type), versions in ops.items():
         rows.add_row(f"{domain}::{op_type}" if domain else op_type, ", ".join(map(str, versions)))
     out().print(rows)
-    err().print(f"{len(ops)} operators on {device_name}")
+    out().print(f"{len(ops)} operators on {device_name}")

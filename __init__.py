@@ -40,14 +40,25 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name not in _EXTRA:
                 raise
-            from pfvm.errors import MissingExtraError
-
-            raise MissingExtraError(f"pfvm.{name}", _EXTRA[error.name]) from error
+            return _missing(name, _EXTRA[error.name])
         globals()[name] = value
         return value
     if name in _SUBPACKAGES:
         return importlib.import_module(f"pfvm.{name}")
     raise AttributeError(f"module 'pfvm' has no attribute {name!r}")
+
+
+def _missing(name: str, extra: str) -> Any:
+    """Stands for a function whose extra is not installed: to look at it is fine, to call it says what to install."""
+
+    def call(*_args: Any, **_kwargs: Any) -> Any:
+        from pfvm.errors import MissingExtraError
+
+        raise MissingExtraError(f"pfvm.{name}", extra)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Needs the {extra!r} extra: pip install 'pfvm[{extra}]'"
+    return call
 
 
 def __dir__() -> list[str]:

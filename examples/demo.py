@@ -77,6 +77,8 @@ def main() -> int:
         steps[device] = (compile_step(make_eval_step(model), device, artifacts), artifacts)
     train(digits, model, args.epochs)
     rows = [run(d, step, digits, "" if d == "torch" else str(path)) for d, (step, path) in steps.items()]
+    size = sum(weight.numel() for weight in model.parameters())
+    print(f"latency: median time of a call with one batch; with {size:,} parameters its overhead dominates")
     Console().print(report(rows))
     if len({row.correct for row in rows}) > 1:
         print("FAILED: the devices do not agree")

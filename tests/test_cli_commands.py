@@ -350,8 +350,11 @@ def test_export_without_torch(pfvm: Pfvm, tmp_path: Path, monkeypatch: pytest.Mo
     import sys
 
     monkeypatch.setitem(sys.modules, "torch", None)
-    (tmp_path / "net.py").write_text("import torch\n")
-    assert "pip install 'pfvm[torch]'" in one_line(pfvm("export", f"{tmp_path}/net.py:fn", "-o", "x.onnx"))
+    monkeypatch.delitem(sys.modules, "pfvm.compiler.capture.export", raising=False)
+    monkeypatch.delitem(vars(sys.modules["pfvm"]), "export", raising=False)
+    for text in ("import torch\n", "fn, sample = abs, 1\n"):
+        (tmp_path / "net.py").write_text(text)
+        assert "pip install 'pfvm[torch]'" in one_line(pfvm("export", f"{tmp_path}/net.py:fn", "-o", "x.onnx"))
 
 
 def test_export_errors(pfvm: Pfvm, tmp_path: Path) -> None:

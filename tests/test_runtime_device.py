@@ -57,6 +57,22 @@ def test_a_missing_extra_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) 
         load_executable(relu(), device)
 
 
+@pytest.mark.parametrize("name", ["compile", "export"])
+def test_without_torch_a_call_names_the_pip_command(name: str) -> None:
+    code = f"""
+import sys
+sys.modules["torch"] = None
+import pfvm
+function = pfvm.{name}
+try:
+    function(lambda x: x, 3)
+except pfvm.PfvmError as error:
+    print(type(error).__name__, error)
+"""
+    said = subprocess.check_output([sys.executable, "-c", code], text=True).strip()
+    assert said == f"MissingExtraError pfvm.{name} needs the 'torch' extra: pip install 'pfvm[torch]'"
+
+
 def test_an_operator_that_is_missing_names_type_and_another_device() -> None:
     pytest.importorskip("jax")
     text = """<ir_version: 10, opset_import: ["" : 21]>

@@ -28,7 +28,7 @@ def export(target: str, output: Path, sample: str, freeze: bool | None = None, d
     example = _attribute(module, file, sample)
     if callable(example):
         example = example()
-    from pfvm.compiler.capture.export import export as capture_export
+    from pfvm import export as capture_export  # which, without torch, says what to install
 
     model = capture_export(function, example, output, freeze=freeze, dynamic=axes)
     return f"{output}: {sum(1 for _ in model.graph.all_nodes())} nodes"

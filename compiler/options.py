@@ -151,7 +151,7 @@ def _read_file(path: str | os.PathLike) -> dict[str, Any]:
 
 def from_args(args: Sequence[str]) -> dict[str, Any]:
     """`["--opt-level=2", "--verify"]` → {"opt_level": "2", "verify": True}; a repeated flag collects a tuple."""
-    if isinstance(args, str) or not all(isinstance(arg, str) for arg in args):
+    if not isinstance(args, (list, tuple)) or not all(isinstance(arg, str) for arg in args):
         raise OptionError('"args" must be a list of strings such as "--opt-level=2"')
     values: dict[str, Any] = {}
     for arg in args:

@@ -107,7 +107,7 @@ class CompiledFunction:
 
         positional = self._positional(args, kwargs)
         given = self._signature.inputs.unpack(positional, self._signature.argument_names)
-        feeds = {name: as_array(value) for name, value in given.items()}
+        feeds = {name: as_array(name, value) for name, value in given.items()}
         results = self.executable({**feeds, **self._state.feeds()})
         sizes = self._signature.size_outputs
         return self._signature.outputs.pack({n: int(v) if n in sizes else as_tensor(v) for n, v in results.items()})

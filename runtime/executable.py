@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import onnx_ir as ir
 from pfvm.compiler.signature import Interface
-from pfvm.errors import InputError, did_you_mean
+from pfvm.errors import InputError, did_you_mean, short
 
 _FEW = 4
 Dims = tuple[int | str | None, ...]
@@ -115,6 +115,8 @@ def check_feeds(
     Raises InputError that names the input: missing, unknown, wrong dtype, wrong rank or static dim, or one symbolic dim
     with two sizes.
     """
+    if not isinstance(feeds, Mapping):
+        raise InputError(f"a call takes a dict from input names to arrays, not {short(feeds)}")
     known = [*inputs, *optional]
     _check_names(inputs, known, feeds)
     sizes: dict[str, tuple[int, str]] = {}
@@ -127,10 +129,12 @@ def _check_names(inputs: Sequence[TensorSpec], known: Sequence[TensorSpec], feed
     names = [s.name for s in known]
     unknown = [name for name in feeds if name not in names]
     if missing:
-        given = f"; {unknown[0]!r}, which was given, is no input of the model" if unknown else ""
+        given = f"; {short(unknown[0])}, which was given, is no input of the model" if unknown else ""
         raise InputError(f"missing input {', '.join(f'{s.name!r} ({s})' for s in missing)}{given}")
     if unknown:
-        raise InputError(f"unknown input {unknown[0]!r}: {_listed(inputs, known)}{did_you_mean(unknown[0], names)}")
+        raise InputError(
+            f"unknown input {short(unknown[0])}: {_listed(inputs, known)}{did_you_mean(unknown[0], names)}"
+        )
 
 
 def _listed(inputs: Sequence[TensorSpec], known: Sequence[TensorSpec]) -> str:
@@ -155,13 +159,17 @@ def _check_value(spec: TensorSpec, value: Any, sizes: dict[str, tuple[int, str]]
                 f"input {spec.name!r} is a sequence: expected a list of arrays, got {type(value).__name__}"
             )
         # Elements of a sequence may differ in size: symbols are local to each.
-        return [_check_tensor(spec, np.asarray(v), {}, f"input {spec.name!r}[{i}]") for i, v in enumerate(value)]
+        return [_check_tensor(spec, v, {}, f"input {spec.name!r}[{i}]") for i, v in enumerate(value)]
     if kind != "tensor":  # nested sequences: the backend knows
         return value
-    return _check_tensor(spec, np.asarray(value), sizes, f"input {spec.name!r}")
+    return _check_tensor(spec, value, sizes, f"input {spec.name!r}")
 
 
-def _check_tensor(spec: TensorSpec, array: np.ndarray, sizes: dict[str, tuple[int, str]], where: str) -> np.ndarray:
+def _check_tensor(spec: TensorSpec, value: Any, sizes: dict[str, tuple[int, str]], where: str) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, torch tensors that require grad
+        raise InputError(f"{where}: not an array: {' '.join(str(error).split())}") from error
     if spec.dtype is not None and not _has_dtype(array, spec.dtype):
         raise InputError(f"{where}: expected dtype {spec.dtype.name.lower()}, got {array.dtype.name}")
     if spec.shape is None:

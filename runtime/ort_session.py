@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
-from pfvm.errors import OptionError, UnsupportedOpError
+from pfvm.errors import OptionError, UnsupportedOpError, short
 
 from .ort_errors import load_error
 from .ort_expand.expander import expand as expand_model
@@ -44,8 +44,10 @@ def session_options(
     """Session options with everything pinned that could change results. Raises OptionError."""
     import onnxruntime
 
-    if threads is not None and threads < 1:
-        raise OptionError(f"threads must be at least 1, not {threads}")
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise OptionError(f"threads must be at least 1, not {short(threads)}")
+    if custom_ops_library is not None and not isinstance(custom_ops_library, (str, os.PathLike)):
+        raise OptionError(f"custom_ops_library is a file's path, not {short(custom_ops_library)}")
     options = onnxruntime.SessionOptions()
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL

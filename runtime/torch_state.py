@@ -11,14 +11,22 @@ from pfvm.compiler.capture.dtypes import to_numpy, to_torch
 from pfvm.compiler.capture.export import Exported
 from pfvm.compiler.capture.fake_swap import SWAP_LOCK
 from pfvm.compiler.capture.reach import ReachedTensor
-from pfvm.errors import StaleWeightError
+from pfvm.errors import InputError, StaleWeightError
 
 _PER_CALL = 16 * 2**20  # bytes of frozen weights compared at a call
 
 
-def as_array(value: Any) -> Any:
-    """A torch tensor as a numpy array (shared memory where contiguous and on the CPU); anything else unchanged."""
-    return to_numpy(value) if isinstance(value, torch.Tensor) else value
+def as_array(name: str, value: Any) -> Any:
+    """A torch tensor as a numpy array (shared memory where contiguous and on the CPU); anything else unchanged.
+
+    Raises InputError that names the input for a tensor without plain values.
+    """
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
+        what = "a meta" if value.device.type == "meta" else "a quantized" if value.is_quantized else f"a {value.layout}"
+        raise InputError(f"input {name!r} is {what} tensor; expected a plain one (dense, with values)")
+    return to_numpy(value)
 
 
 def as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:

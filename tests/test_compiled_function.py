@@ -252,6 +252,9 @@ def test_wrong_inputs() -> None:
         compiled({"x": X, "k": X})
     with pytest.raises(InputError, match=r"constant .* it was 2"):
         compiled({"x": X, "k": 3})
+    for wrong, kind in ((X.to_sparse(), "torch.sparse_coo"), (X.to("meta"), "meta")):
+        with pytest.raises(InputError, match=rf"input 'x' is a {kind} tensor"):
+            compiled({"x": wrong, "k": 2})
     with pytest.raises(InputError, match=r"'x'.*float64"):
         compiled({"x": X.double(), "k": 2})
     with pytest.raises(InputError, match="'x'"):

@@ -47,6 +47,7 @@ def test_repeated_flags_collect() -> None:
         ({"opset": 99}, r"^--opset: ai.onnx has opsets 1 to \d+, not 99$"),
         ({1: 2}, "1"),
         ({"args": ["opt-level=1"]}, "is not of the form --flag=value"),
+        ({"args": 3}, '"args" must be a list'),
         ({"args": "--verify"}, '"args" must be a list'),
         ({"fused_ops": "maybe"}, "--fused-ops"),
     ],

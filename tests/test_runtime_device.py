@@ -97,6 +97,10 @@ def test_options_are_checked_per_device() -> None:
     assert load_executable(relu(), "pfvm:cpu", threads=1, custom_ops_library=None).outputs[0].name == "y"
     with pytest.raises(OptionError, match=r"device pfvm:cpu has no option 'thread'; did you mean 'threads'\?; its"):
         load_executable(relu(), "pfvm:cpu", thread=1)
+    with pytest.raises(OptionError, match="threads must be at least 1, not 'two'"):
+        load_executable(relu(), "pfvm:cpu", threads="two")
+    with pytest.raises(OptionError, match="custom_ops_library is a file's path, not 3"):
+        load_executable(relu(), "pfvm:cpu", custom_ops_library=3)
 
 
 def test_listing_devices_loads_no_backend() -> None:

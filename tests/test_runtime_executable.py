@@ -77,6 +77,17 @@ def test_unknown_inputs_are_not_answered_with_every_weight() -> None:
         check_feeds([X, Y], weights, {"X": feeds["x"], "y": feeds["y"]})
 
 
+@pytest.mark.parametrize("feeds", [None, [1], 3])
+def test_feeds_are_a_mapping(feeds: object) -> None:
+    with pytest.raises(InputError, match="a call takes a dict from input names to arrays, not "):
+        check_feeds([X, Y], [W], feeds)  # type: ignore[arg-type]
+
+
+def test_what_is_no_array_is_named() -> None:
+    with pytest.raises(InputError, match="input 'x': not an array: "):
+        check_feeds([X], [], {"x": [[1, 2], [3]]})
+
+
 def test_sequences_and_optionals() -> None:
     sequence = TensorSpec("s", F, (None,), "sequence")
     optional = TensorSpec("o", F, (2,), "optional")

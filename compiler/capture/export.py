@@ -64,6 +64,8 @@ def export(
 
     Raises CaptureError, naming the source line and what to write instead.
     """
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise CaptureError(f"path is the file to write, not {short(path)}")
     model = capture(fn, sample, freeze=freeze, dynamic=dynamic).model
     if path is not None:
         write_model(read_model(model), path)

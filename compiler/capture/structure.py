@@ -128,7 +128,7 @@ def argument_names(function: Any, count: int, sample: Any) -> list[str]:
             names.append(parameter.name)
     if len(names) < count:
         raise CaptureError(
-            f"{getattr(function, '__name__', function)} takes {len(names)} positional arguments but {count} sample "
-            "inputs were given (a tuple is the positional arguments; pass a list or dict for one nested argument)"
+            f"{getattr(function, '__name__', type(function).__name__)} takes {len(names)} positional arguments but "
+            f"{count} sample inputs were given (a tuple is the positional arguments; pass a list or dict for one nested argument)"
         )
     return names[:count]

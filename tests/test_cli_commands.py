@@ -130,12 +130,12 @@ def test_a_model_that_the_device_cannot_run_is_not_written(pfvm: Pfvm, model: Pa
     target.unlink()
     onnx.save(
         onnx.parser.parse_model(
-            """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
-            g (float[2] x) => (float[2] y) { y = com.microsoft.CDist (x, x) }"""
+            """<ir_version: 8, opset_import: ["" : 17, "com.unknown" : 1]>
+            g (float[2] x) => (float[2] y) { y = com.unknown.Foo (x) }"""
         ),
         model,
     )
-    assert "CDist" in one_line(pfvm("compile", model, "-o", target, "--device", "xla:cpu"))
+    assert "com.unknown::Foo" in one_line(pfvm("compile", model, "-o", target, "--device", "xla:cpu"))
     assert not target.exists()
 
 
@@ -222,6 +222,20 @@ def test_files_carry_every_type(pfvm: Pfvm, tmp_path: Path) -> None:
     np.savez(second, h=np.array([1.5, 2], ml_dtypes.bfloat16).view("V2"))
     assert pfvm("run", model, "--inputs", second, "--outputs", first).code == 0
     assert np.load(first)["i"].view(ml_dtypes.bfloat16).tolist() == [1.5, 2]
+
+
+def test_run_on_xla_counts_compilations(pfvm: Pfvm, model: Path) -> None:
+    pytest.importorskip("jax")
+    result = pfvm("run", model, "--device", "xla:cpu", "--shape", "x=3,3", "--bucket", "n=2,4")
+    assert result.code == 0
+    assert "float32[3,3]" in result.out
+    assert "\n1 compilation\n" in result.err
+    assert "more than the largest bucket" in one_line(
+        pfvm("run", model, "--device", "xla:cpu", "--shape", "x=5,3", "--bucket", "n=2,4")
+    )
+    assert "not of the form batch=1,8,32" in one_line(pfvm("run", model, "--device", "xla:cpu", "--bucket", "n"))
+    assert "no option 'bucket'" in one_line(pfvm("run", model, "--bucket", "n=2"))
+    assert "no option 'max_compilations'" in one_line(pfvm("run", model, "--max-compilations", "2"))
 
 
 def test_run_errors(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:

@@ -156,11 +156,18 @@ def run(
     shape: Shapes = [],  # noqa: B006 - typer copies it
     custom_ops_lib: CustomOps = None,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Of pfvm:cpu. Default: one a core.")] = None,
+    max_compilations: Annotated[
+        int | None, typer.Option("--max-compilations", min=1, help="Of xla devices: different shapes at most.")
+    ] = None,
+    bucket: Annotated[
+        list[str], typer.Option("--bucket", help="Of xla devices: pad this dimension, batch=1,8,32. Repeatable.")
+    ] = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Run a model once, with given or made-up inputs."""
     from .run import run as run_model
 
-    run_model(model, device, inputs, outputs, seed, shape, custom_ops_lib, threads)
+    options = {"custom_ops_library": custom_ops_lib, "threads": threads, "max_compilations": max_compilations}
+    run_model(model, device, inputs, outputs, seed, shape, options, bucket)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from pfvm.compiler.importer import read_model
+from pfvm.errors import OptionError
 from pfvm.runtime.device import load_executable
 from pfvm.runtime.synthesis import parse_shapes, workable
 
@@ -23,13 +24,16 @@ def run(
     outputs: Path | None,
     seed: int,
     shapes: Sequence[str],
-    custom_ops_library: Path | None,
-    threads: int | None = None,
+    options: Mapping[str, Any],
+    buckets: Sequence[str] = (),
 ) -> None:
-    """Prints one line per output. Raises the errors of `pfvm.load` and of the call."""
+    """Prints one line per output. `options` are those of `pfvm.load`; None stands for one that was not given.
+
+    Raises the errors of `pfvm.load` and of the call.
+    """
     wanted = parse_shapes(shapes)
     loaded = read_model(model)
-    executable = load_executable(loaded, device, custom_ops_library=custom_ops_library, threads=threads)
+    executable = load_executable(loaded, device, **options, bucket=parse_buckets(buckets) or None)
     if inputs is None:
         feeds, _ = workable(loaded, executable, seed, wanted)
     else:
@@ -43,6 +47,17 @@ def run(
     for line in compiled_lines(executable):
         err().print(line)
     _print_outputs(results)
+
+
+def parse_buckets(texts: Sequence[str]) -> dict[str, list[int]]:
+    """["batch=1,8"] → {"batch": [1, 8]}. Raises OptionError."""
+    found: dict[str, list[int]] = {}
+    for text in texts:
+        name, _, sizes = text.partition("=")
+        if not name or not all(size.isdigit() for size in sizes.split(",")):
+            raise OptionError(f"--bucket {text!r} is not of the form batch=1,8,32")
+        found[name] = [int(size) for size in sizes.split(",")]
+    return found
 
 
 def compiled_lines(executable: Any) -> list[str]:

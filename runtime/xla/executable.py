@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import onnx_ir as ir
 from pfvm.errors import NotBuiltError
 from pfvm.runtime.executable import check_feeds, specs_of
 
+from .buckets import Buckets
 from .context import describe
 from .host_nodes import host_nodes
 from .indices import index_checks
@@ -29,6 +30,8 @@ class XlaExecutable:
 
     allow_host: what XLA cannot express (strings, sequences, optionals, maps, image decoding, shapes that follow from
         run-time data) runs in ONNX Runtime, in host segments; False makes it an error that names the node.
+    bucket: {"batch": [1, 8, 32]} pads inputs along the dimension "batch" to the next of these sizes and cuts results
+        back; OptionError where that might change the other rows' results.
     cut_shapes: a device segment behind a host segment is compiled for so many shapes; for more it runs on the host.
 
     Raises UnsupportedOpError at load time for operators without a lowering.
@@ -42,6 +45,7 @@ class XlaExecutable:
         *,
         allow_host: bool = True,
         cut_shapes: int = 8,
+        bucket: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         if platform != "cpu":
             raise NotBuiltError(f"device xla:{platform} is not built yet; use xla:cpu")
@@ -55,6 +59,7 @@ class XlaExecutable:
         self._device = jax.devices(platform)[0]
         self._graph_inputs = {v.name: v for v in model.graph.inputs}
         self._graph_outputs = tuple(model.graph.outputs)
+        self._buckets = Buckets(model, self.inputs, bucket) if bucket else None
         self._index_checks = index_checks(model.graph)
         self._lock = threading.Lock()
         self._planner = Planner(
@@ -94,6 +99,13 @@ class XlaExecutable:
         given = {self._graph_inputs[name]: array for name, array in checked.items()}
         for check in self._index_checks:
             check(given)
+        if self._buckets is None:
+            return self._results(given)
+        padded, counts = self._buckets.pad(checked)
+        results = self._results({self._graph_inputs[name]: array for name, array in padded.items()})
+        return self._buckets.cut(results, counts)
+
+    def _results(self, given: Mapping[ir.Value, Any]) -> dict[str, Any]:
         with jax.enable_x64(True):
             env = self._run(given)
             return {value.name or "": self._result(value, env) for value in self._graph_outputs}

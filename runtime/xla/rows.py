@@ -1,0 +1,121 @@
+"""Proves that the rows of a graph's results, along one symbolic dimension, depend on one row of the inputs each.
+
+Then inputs may be padded with more rows, and those of the results cut off. What is not proved counts as mixing rows.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import onnx_ir.passes.common
+from pfvm.compiler.shapes import ShapeInference
+from pfvm.errors import OptionError
+
+from .body_flow import bodies_of
+from .context import describe
+from .row_facts import Mixes, Rows
+from .row_rules import RULES
+
+# Operands that only fix the shape of a result which may have rows, so that they may follow from the number of rows.
+_SHAPE_OPERANDS = {"Reshape": {1}, "Expand": {1}, "ConstantOfShape": {0}, "Range": {1}}
+_INTEGERS = {ir.DataType.INT64, ir.DataType.INT32}
+
+
+def rows_of_outputs(model: ir.Model, symbol: str) -> dict[str, Rows]:
+    """The outputs that have rows along `symbol`, each with its axis. The model is not changed.
+
+    Raises OptionError that names the node where rows may influence each other, or that no input has the symbol.
+    """
+    working = model.clone()
+    ir.passes.common.InlinePass()(working)
+    ShapeInference(working).infer_model()
+    facts = _Facts(working, symbol)
+    rows: dict[ir.Value, Rows] = {}
+    sizes: set[ir.Value] = set()
+    for value in working.graph.inputs:
+        axes = [i for i, dim in enumerate(value.shape or ()) if _name(dim) == symbol]
+        if len(axes) > 1:
+            raise OptionError(f"bucket {symbol!r}: input {value.name!r} has this dimension twice")
+        if axes:
+            rows[value] = Rows(axes[0])
+    if not rows:
+        raise OptionError(f"bucket {symbol!r}: no input has a dimension of this name")
+    for node in working.graph:
+        try:
+            _follow(node, facts, rows, sizes)
+        except Mixes as why:
+            raise OptionError(
+                f"bucket {symbol!r}: {describe(node)} may mix rows ({why}), so inputs cannot be padded along {symbol!r}"
+            ) from why
+    for value in working.graph.outputs:
+        if value in sizes:
+            raise OptionError(f"bucket {symbol!r}: output {value.name!r} holds a size, which padding would change")
+    return {value.name or "": rows[value] for value in working.graph.outputs if value in rows}
+
+
+def _follow(node: ir.Node, facts: _Facts, rows: dict[ir.Value, Rows], sizes: set[ir.Value]) -> None:
+    """Enter what the node's results are: rows, or in `sizes`, what follows from the number of rows alone."""
+    read = [v for v in node.inputs if v is not None]
+    for body in bodies_of(node):
+        read += [v for inner in body.all_nodes() for v in inner.inputs if v is not None] + list(body.outputs)
+    has_rows, has_sizes = any(v in rows for v in read), any(v in sizes for v in read)
+    if not (has_rows or has_sizes):
+        return
+    rule = RULES.get(node.op_type) if node.domain == "" else None
+    shapes = _SHAPE_OPERANDS.get(node.op_type, set())
+    only_shapes = {i for i, v in enumerate(node.inputs) if v in sizes} <= shapes and not bodies_of(node)
+    if not has_rows or (node.domain == "" and node.op_type in ("Shape", "Size")):
+        if shapes and only_shapes and rule is not None and facts.row_axis(node.outputs[0]) is not None:
+            rows.update(zip(node.outputs, rule(node, facts, [None] * len(node.inputs))))
+        else:
+            sizes.update(node.outputs)
+        return
+    if rule is None:
+        raise Mixes("nothing is known about this operator")
+    if not only_shapes:
+        raise Mixes("the number of rows becomes data")
+    results = rule(node, facts, [None if v is None else rows.get(v) for v in node.inputs])
+    if len(results) < len(node.outputs):
+        raise Mixes("nothing is known about one of its results")
+    rows.update(zip(node.outputs, results))
+
+
+class _Facts:
+    """What shape inference found, and the constants."""
+
+    def __init__(self, model: ir.Model, symbol: str) -> None:
+        self._model = model
+        self._symbol = symbol
+
+    def rank(self, value: ir.Value) -> int:
+        if value.shape is None:
+            raise Mixes(f"the rank of {value.name!r} is unknown")
+        return value.shape.rank()
+
+    def dim(self, value: ir.Value, axis: int) -> int | None:
+        size = None if value.shape is None else value.shape[axis]
+        return size if isinstance(size, int) else None
+
+    def row_axis(self, value: ir.Value) -> int | None:
+        axes = [i for i, dim in enumerate(value.shape or ()) if self._symbol in _symbols(dim)]
+        return axes[0] if len(axes) == 1 and value.shape and _name(value.shape[axes[0]]) == self._symbol else None
+
+    def ints(self, value: ir.Value) -> list[int] | None:
+        tensor = None if value.is_graph_input() else value.const_value
+        if tensor is None or tensor.dtype not in _INTEGERS:
+            return None
+        return [int(i) for i in tensor.numpy().reshape(-1)]
+
+    def flag(self, value: ir.Value) -> bool | None:
+        tensor = None if value.is_graph_input() else value.const_value
+        return None if tensor is None else bool(tensor.numpy().reshape(-1)[0])
+
+    def opset(self, domain: str) -> int:
+        return self._model.graph.opset_imports.get(domain, 1)
+
+
+def _name(dim: int | ir.SymbolicDim) -> str | None:
+    return None if isinstance(dim, int) else dim.value
+
+
+def _symbols(dim: int | ir.SymbolicDim) -> set[str]:
+    return set() if isinstance(dim, int) else {str(s) for s in ir.Shape([dim]).free_symbols()}

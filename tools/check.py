@@ -205,8 +205,8 @@ def _compare_outputs(
             report.warnings += [note] if note not in report.warnings else []
             continue
         report.difference, report.case = found, case
-        note = noise_note(name, reference[name], other[name], run_a, feeds, report.tolerance)
-        report.warnings += [note] if note else []
+        remark = noise_note(name, reference[name], other[name], run_a, feeds, report.tolerance)
+        report.warnings += [remark] if remark else []
         return
 
 

@@ -83,6 +83,8 @@ def test_an_operator_that_is_missing_names_type_and_another_device() -> None:
 
 def test_an_executable_shows_its_signature() -> None:
     assert repr(load_executable(relu(), "pfvm:cpu")) == "<pfvm:cpu: x float[2] → y float[2]>"
+    pytest.importorskip("jax")
+    assert repr(load_executable(relu(), "xla:cpu")) == "<xla:cpu: x float[2] → y float[2]>"
 
 
 def test_the_nearest_device_is_suggested() -> None:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 from pfvm.errors import NotBuiltError
-from pfvm.runtime.executable import check_feeds, specs_of
+from pfvm.runtime.executable import check_feeds, representation, specs_of
 
 from .buckets import Buckets
 from .context import describe
@@ -93,6 +93,9 @@ class XlaExecutable:
     def hlo(self) -> list[str]:
         """XLA's optimized program text, one for each executable compiled so far."""
         return [text for runner in self._plan.device_runners for text in runner.hlo()]
+
+    def __repr__(self) -> str:
+        return representation(f"xla:{self._device.platform}", self.inputs, self.outputs)
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         checked = check_feeds(self.inputs, self.optional_inputs, feeds)

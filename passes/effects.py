@@ -115,13 +115,13 @@ def function_effects(
 ) -> dict[ir.OperatorIdentifier, Effect]:
     """Effect of every local function, for `effect`; callees first, so that long chains of calls need no recursion."""
     known: dict[ir.OperatorIdentifier, Effect] = {}
-    for identifier in _callees_first(model):
+    for identifier in callees_first(model):
         nodes = list(model.functions[identifier])
         known[identifier] = max([Effect.PURE, *(effect(node, opset_of, model.functions, known) for node in nodes)])
     return known
 
 
-def _callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
+def callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
     """The model's functions, each after those that it calls."""
     order: dict[ir.OperatorIdentifier, None] = {}
     for start in model.functions:

@@ -8,6 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from . import schema
+from .effects import callees_first
 from .rewriter import SEALED_DOMAIN, Rewriter
 from .view import constant_tensor
 
@@ -25,30 +26,32 @@ class InlineFunctions:
     name: ClassVar[str] = "inline-functions"
 
     def run(self, rw: Rewriter) -> None:
-        for graph in list(rw.scopes()):
-            for node in list(graph):
-                call: ir.Node | None = node
-                while call is not None and call.graph is not None:  # a one-node function may call another
-                    call = _inline(call, rw)
+        functions = [rw.model.functions[identifier].graph for identifier in callees_first(rw.model)]
+        # What a function calls is inlined in it first, so that no call is followed twice.
+        for root in [*functions, rw.model.graph]:
+            for graph in [root, *root.subgraphs()]:
+                for node in list(graph):
+                    _inline(node, rw)
 
 
-def _inline(call: ir.Node, rw: Rewriter) -> ir.Node | None:
-    """Replace the call by the body's node, which is returned; None when the node is no such call."""
+def _inline(call: ir.Node, rw: Rewriter) -> None:
+    """Replace a call by the body's one node."""
     function = rw.model.functions.get(call.op_identifier())
     if function is None or function.domain == SEALED_DOMAIN or len(function) != 1:
-        return None
+        return
     body = function[0]
     reason = _obstacle(body, function, call, rw)
     if reason:
         rw.reject("inline-functions", reason)
-        return None
+        return
     if body.op_type == "Constant" and rw.is_standard(body):
-        return _inline_constant(body, call, rw)
+        _inline_constant(body, call, rw)
+        return
     formal = dict(zip(function.inputs, [*call.inputs, *[None] * len(function.inputs)]))
     attributes = _bind(body, function, call)
     if attributes is None:
         rw.reject("inline-functions", "an attribute has no value")
-        return None
+        return
     assert call.graph is not None
     rw.root(call.graph).opset_imports.setdefault(body.domain, function.opset_imports.get(body.domain, 1))
     node = rw.op(
@@ -68,7 +71,6 @@ def _inline(call: ir.Node, rw: Rewriter) -> ir.Node | None:
     position = {value: i for i, value in enumerate(body.outputs)}
     rw.replace(call, *[node.outputs[position[out]] for out in list(function.outputs)[: len(call.outputs)]])
     rw.matched("inlined call")
-    return node
 
 
 def _obstacle(body: ir.Node, function: ir.Function, call: ir.Node, rw: Rewriter) -> str:

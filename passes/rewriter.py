@@ -56,6 +56,7 @@ class Rewriter:
         self.rejections: collections.Counter[tuple[str, str]] = collections.Counter()
         self._listeners: list[Callable[[ir.Node], None]] = []
         self._names: set[str] | None = None
+        self._suffixes: collections.Counter[str] = collections.Counter()
         self._function_effects: dict[ir.OperatorIdentifier, Effect] | None = None
         self._root: dict[ir.Graph, ir.Graph] = {}
         self._owner: dict[ir.Graph, ir.Node] = {}
@@ -150,10 +151,10 @@ class Rewriter:
         """`hint` if no value or node of the model has it, else the first free of hint_1, hint_2 …; then taken."""
         if self._names is None:
             self._names = self._collect_names()
-        name, count = hint, 0
+        name = hint
         while name in self._names:
-            count += 1
-            name = f"{hint}_{count}"
+            self._suffixes[hint] += 1
+            name = f"{hint}_{self._suffixes[hint]}"
         self._names.add(name)
         return name
 

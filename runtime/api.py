@@ -81,6 +81,7 @@ def load(
         optimize=False: the graph exactly as written, without ONNX Runtime's own optimizations.
     options of xla:cpu:
         max_compilations=N: how many sets of input shapes may be compiled; default: 64.
+        more, on what runs on the host and how shapes are grouped: see pfvm.runtime.xla.executable.XlaExecutable.
 
     Raises InvalidModelError, UnsupportedOpError (names the node), OptionError, NotBuiltError, MissingExtraError, and
     InputError for a model of another type.

@@ -44,7 +44,8 @@ def compile(
     options: an Options, a mapping of its fields, or a JSON file {"args": ["--flag=value"]}; "<codegen_dir>" in it is
         replaced by the folder.
     freeze: False: weights are read at every call, so training between two calls shows. True: they are constants, and
-        a call after they changed is refused. Default: True for an nn.Module, False for a function.
+        a call after they changed is refused; writes that torch does not count (through `.data`) are searched for in
+        16 MiB of weights a call, in turns where there are more. Default: True for an nn.Module, False for a function.
     dynamic: {"x": {0: "batch"}} lets dimension 0 of input x take any size.
 
     Raises CaptureError (names the source line), OptionError, NotBuiltError, MissingExtraError.

@@ -29,7 +29,8 @@ class XlaExecutable:
     their number. Safe to call from several threads.
 
     allow_host: what XLA cannot express (strings, sequences, optionals, maps, image decoding, shapes that follow from
-        run-time data) runs in ONNX Runtime, in host segments; False makes it an error that names the node.
+        run-time data) runs in ONNX Runtime, in host segments; False makes it an error that names the node. None: True on
+        the CPU only.
     bucket: {"batch": [1, 8, 32]} pads inputs along the dimension "batch" to the next of these sizes and cuts results
         back; OptionError where that might change the other rows' results.
     cut_shapes: a device segment behind a host segment is compiled for so many shapes; for more it runs on the host.
@@ -43,13 +44,14 @@ class XlaExecutable:
         platform: str = "cpu",
         max_compilations: int = 64,
         *,
-        allow_host: bool = True,
+        allow_host: bool | None = None,
         cut_shapes: int = 8,
         bucket: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         if platform != "cpu":
             raise NotBuiltError(f"device xla:{platform} is not built yet; use xla:cpu")
         device_name = f"xla:{platform}"
+        allow_host = platform == "cpu" if allow_host is None else allow_host
         self._host_nodes = host_nodes(model) if allow_host else {}
         check_supported(model, device_name, self._host_nodes)
         self._weights = Weights(model)

@@ -137,7 +137,7 @@ def reduce(node: ir.Node, facts: Facts, operands: Operands) -> list[Rows]:
 def batched(node: ir.Node, facts: Facts, operands: Operands) -> list[Rows]:
     """Treats every element of axis 0 by itself: convolutions, pools, normalizations of images."""
     rows = only_first(operands)
-    if rows.axis != 0 or len(node.outputs) > 1 or node.attributes.get_int("training_mode", 0):
+    if rows.axis != 0 or len(node.outputs) > 1 or node.attributes.get_int("training_mode", 0) == 1:
         raise Mixes("it works over the axis of the rows")
     return [rows]
 

@@ -8,6 +8,10 @@ import onnx_ir as ir
 
 from .row_facts import Facts, Mixes, Operands, Rows, axes_of, axis_of, first, only_first, product
 
+# What exporters write for "to the end" is at least this.
+_END = 2**31 - 1
+_SLICE_OPERANDS = ("starts", "ends", "axes", "steps")
+
 
 def transpose(node: ir.Node, facts: Facts, operands: Operands) -> list[Rows]:
     rows = only_first(operands)
@@ -47,14 +51,29 @@ def concat(node: ir.Node, facts: Facts, operands: Operands) -> list[Rows]:
 def slice_(node: ir.Node, facts: Facts, operands: Operands) -> list[Rows]:
     rows = only_first(operands)
     if facts.opset("") < 10:
-        starts, axes = list(node.attributes.get_ints("starts", ())), node.attributes.get_ints("axes", None)
+        given = [list(found) if (found := node.attributes.get_ints(name, ())) else None for name in _SLICE_OPERANDS]
+        has_axes = given[2] is not None
     else:
-        given = [None if v is None else facts.ints(v) for v in (*node.inputs[1:], None, None)]
-        starts, axes = given[0] or [], given[2]
-        if (len(node.inputs) > 3 and node.inputs[3] is not None and axes is None) or (axes is None and not starts):
-            raise Mixes("the axes that it cuts are not constant")
-    if rows.axis in {axis_of(node, facts, axis) for axis in (range(len(starts)) if axes is None else axes)}:
-        raise Mixes("it cuts the axis of the rows")
+        parameters = (*node.inputs[1:], None, None, None)[:4]
+        given = [None if v is None else facts.ints(v) for v in parameters]
+        has_axes = parameters[2] is not None
+    starts, ends, axes, steps = given
+    if axes is None and (has_axes or starts is None):
+        raise Mixes("the axes that it cuts are not constant")
+    for i, axis in enumerate(axes if axes is not None else range(len(starts or ()))):
+        if axis_of(node, facts, axis) != rows.axis:
+            continue
+        whole = starts is not None and ends is not None and starts[i] == 0 and ends[i] >= _END
+        if not whole or (steps is not None and steps[i] != 1) or (len(node.inputs) > 4 and steps is None):
+            raise Mixes("it cuts the axis of the rows")
+    return [rows]
+
+
+def resize(node: ir.Node, facts: Facts, operands: Operands) -> list[Rows]:
+    """Every element of axis 0 is resized by itself where that axis keeps its size."""
+    rows = only_first(operands)
+    if rows != Rows(0) or facts.row_axis(node.outputs[0]) != 0:
+        raise Mixes("it may resize the axis of the rows")
     return [rows]
 
 

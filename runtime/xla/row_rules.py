@@ -26,6 +26,7 @@ from .row_moves import (
     one_hot,
     pad,
     reshape,
+    resize,
     slice_,
     squeeze,
     tile,
@@ -76,4 +77,5 @@ RULES: dict[str, Rule] = {
     "Flatten": flatten,
     "Reshape": reshape,
     "Expand": expand,
+    "Resize": resize,
 }

@@ -16,7 +16,7 @@ from .row_facts import Mixes, Rows
 from .row_rules import RULES
 
 # Operands that only fix the shape of a result which may have rows, so that they may follow from the number of rows.
-_SHAPE_OPERANDS = {"Reshape": {1}, "Expand": {1}, "ConstantOfShape": {0}, "Range": {1}}
+_SHAPE_OPERANDS = {"Reshape": {1}, "Expand": {1}, "ConstantOfShape": {0}, "Range": {1}, "Resize": {3}}
 _INTEGERS = {ir.DataType.INT64, ir.DataType.INT32}
 
 
@@ -27,8 +27,9 @@ def rows_of_outputs(model: ir.Model, symbol: str) -> dict[str, Rows]:
     """
     working = model.clone()
     ir.passes.common.InlinePass()(working)
-    ShapeInference(working).infer_model()
-    facts = _Facts(working, symbol)
+    inference = ShapeInference(working)
+    inference.infer_model()
+    facts = _Facts(working, symbol, inference)
     rows: dict[ir.Value, Rows] = {}
     sizes: set[ir.Value] = set()
     for value in working.graph.inputs:
@@ -61,13 +62,13 @@ def _follow(node: ir.Node, facts: _Facts, rows: dict[ir.Value, Rows], sizes: set
     if not (has_rows or has_sizes):
         return
     rule = RULES.get(node.op_type) if node.domain == "" else None
-    shapes = _SHAPE_OPERANDS.get(node.op_type, set())
-    only_shapes = {i for i, v in enumerate(node.inputs) if v in sizes} <= shapes and not bodies_of(node)
+    only_shapes = not bodies_of(node) and _are_shapes(node, facts, sizes)
     if not has_rows or (node.domain == "" and node.op_type in ("Shape", "Size")):
-        if shapes and only_shapes and rule is not None and facts.row_axis(node.outputs[0]) is not None:
+        shaped = has_sizes and node.op_type in _SHAPE_OPERANDS and only_shapes
+        if shaped and rule is not None and facts.row_axis(node.outputs[0]) is not None:
             rows.update(zip(node.outputs, rule(node, facts, [None] * len(node.inputs))))
         else:
-            sizes.update(node.outputs)
+            sizes.update(v for v in node.outputs if not facts.is_free(v))
         return
     if rule is None:
         raise Mixes("nothing is known about this operator")
@@ -79,12 +80,36 @@ def _follow(node: ir.Node, facts: _Facts, rows: dict[ir.Value, Rows], sizes: set
     rows.update(zip(node.outputs, results))
 
 
+def _are_shapes(node: ir.Node, facts: _Facts, sizes: set[ir.Value]) -> bool:
+    """Is the number of rows read only as a size of the result, as it is?"""
+    positions = _SHAPE_OPERANDS.get(node.op_type, set()) if node.domain == "" else set()
+    return all(i in positions and facts.is_shape(v) for i, v in enumerate(node.inputs) if v is not None and v in sizes)
+
+
 class _Facts:
     """What shape inference found, and the constants."""
 
-    def __init__(self, model: ir.Model, symbol: str) -> None:
+    def __init__(self, model: ir.Model, symbol: str, inference: ShapeInference) -> None:
         self._model = model
         self._symbol = symbol
+        self._inference = inference
+
+    def is_free(self, value: ir.Value) -> bool:
+        """Integers of which none depends on the number of rows, although they were computed from shapes."""
+        contents = self._inference.contents(value)
+        return contents is not None and all(self._is_known(dim) and not self._depends(dim) for dim in contents)
+
+    def is_shape(self, value: ir.Value) -> bool:
+        """Integers of which one is the number of rows and none else depends on it."""
+        contents = self._inference.contents(value) or ()
+        dependent = [dim for dim in contents if self._depends(dim)]
+        return all(map(self._is_known, contents)) and [_name(dim) for dim in dependent] == [self._symbol]
+
+    def _is_known(self, dim: int | ir.SymbolicDim) -> bool:
+        return isinstance(dim, int) or dim.value is not None
+
+    def _depends(self, dim: int | ir.SymbolicDim) -> bool:
+        return self._symbol in _symbols(dim)
 
     def rank(self, value: ir.Value) -> int:
         if value.shape is None:
@@ -96,14 +121,16 @@ class _Facts:
         return size if isinstance(size, int) else None
 
     def row_axis(self, value: ir.Value) -> int | None:
-        axes = [i for i, dim in enumerate(value.shape or ()) if self._symbol in _symbols(dim)]
+        axes = [i for i, dim in enumerate(value.shape or ()) if self._depends(dim)]
         return axes[0] if len(axes) == 1 and value.shape and _name(value.shape[axes[0]]) == self._symbol else None
 
     def ints(self, value: ir.Value) -> list[int] | None:
         tensor = None if value.is_graph_input() else value.const_value
-        if tensor is None or tensor.dtype not in _INTEGERS:
-            return None
-        return [int(i) for i in tensor.numpy().reshape(-1)]
+        if tensor is not None and tensor.dtype in _INTEGERS:
+            return [int(i) for i in tensor.numpy().reshape(-1)]
+        contents = self._inference.contents(value)
+        known = None if contents is None else [dim for dim in contents if isinstance(dim, int)]
+        return known if contents is not None and known is not None and len(known) == len(contents) else None
 
     def flag(self, value: ir.Value) -> bool | None:
         tensor = None if value.is_graph_input() else value.const_value

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _PIPE_WIDTH = 200
-_NARROW = 40  # of a column that is wrapped
+_NARROW = 28  # of a column that is wrapped
 _GAP = "  "
 
 

@@ -97,7 +97,7 @@ def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **option
     """Loads a model (not changed) on a device.
 
     options go to the backend: threads, spinning, custom_ops_library, integer_kernels for pfvm:cpu; max_compilations,
-    allow_host, cut_shapes and bucket for xla:cpu (see XlaExecutable).
+    allow_host, cut_shapes, bucket and fusion for xla:cpu (see XlaExecutable).
     Raises OptionError for an unknown device or option, NotBuiltError, MissingExtraError, and what the backend raises
     for the model.
     """
@@ -126,7 +126,7 @@ def _load(model: ir.Model, device: Device, options: dict[str, Any]) -> Executabl
     if device.backend == "xla":
         from .xla.executable import XlaExecutable
 
-        _refuse_unknown(device, options, ("max_compilations", "allow_host", "cut_shapes", "bucket"))
+        _refuse_unknown(device, options, ("max_compilations", "allow_host", "cut_shapes", "bucket", "fusion"))
         return XlaExecutable(model, platform=device.platform, **options)
     from .ort import OrtExecutable
 

@@ -18,6 +18,7 @@ import stat
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 import jax
 import jaxlib
@@ -115,17 +116,26 @@ class ExecutableCache:
             excess -= size
 
 
-def compile_cached(lowered: jax.stages.Lowered, device: jax.Device) -> tuple[jax.stages.Compiled, bool]:
-    """The executable, and whether it came from the disk. Raises what compiling raises."""
+def compile_cached(
+    lowered: jax.stages.Lowered,
+    device: jax.Device,
+    setting: str = "",
+    compiler: Callable[[], jax.stages.Compiled] | None = None,
+) -> tuple[jax.stages.Compiled, bool]:
+    """The executable, and whether it came from the disk. Raises what compiling raises.
+
+    `compiler` compiles otherwise than ``lowered.compile()``; `setting` is its name in the key.
+    """
     cache = configured_cache()
+    compiler = compiler or lowered.compile
     if cache is None:
-        return lowered.compile(), False
-    key = executable_key(lowered, device)
+        return compiler(), False
+    key = executable_key(lowered, device, setting)
     loaded = cache.load(key, lowered, device)
     if loaded is not None:
         return loaded, True
     start = time.perf_counter()
-    compiled = lowered.compile()
+    compiled = compiler()
     if time.perf_counter() - start >= _MIN_SECONDS:
         cache.store(key, compiled)
     return compiled, False
@@ -139,10 +149,10 @@ def configured_cache() -> ExecutableCache | None:
     return ExecutableCache(pathlib.Path(setting) if setting else _user_folder())
 
 
-def executable_key(lowered: jax.stages.Lowered, device: jax.Device) -> str:
+def executable_key(lowered: jax.stages.Lowered, device: jax.Device, setting: str = "") -> str:
     """Everything that the compiled program follows from, as a hash."""
     digest = hashlib.sha256()
-    for part in (lowered.as_text(), *_environment(), device.platform, device.device_kind):
+    for part in (lowered.as_text(), *_environment(), device.platform, device.device_kind, setting):
         digest.update(part.encode())
         digest.update(b"\0")
     return digest.hexdigest()

@@ -12,10 +12,11 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.errors import PfvmError, UnsupportedOpError
 
-from .cache import compile_cached
 from .context import DataDependentShapeError, NeedsValue, Scope, locate
+from .fusion import Fusion, compile_program
 from .host_nodes import data_dependent
 from .interpreter import Interpreter
+from .prepared import Preparation
 from .segments import MustCut, Segment
 from .specialize import Specialization, backward_slice
 from .weights import Weights
@@ -35,11 +36,11 @@ class Compiled:
     function: jax.stages.Compiled
     reloaded: bool
     traced: tuple[ir.Value, ...]
-    weights: list[jax.Array]
+    weights: tuple[jax.Array, ...]
     outputs: tuple[ir.Value, ...]
 
     def __call__(self, values: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
-        return dict(zip(self.outputs, self.function([values[v] for v in self.traced], self.weights)))
+        return dict(zip(self.outputs, self.function(*[values[v] for v in self.traced], *self.weights)))
 
 
 class TooManyCompilations(PfvmError):
@@ -64,6 +65,8 @@ class SegmentRunner:
         device_name: str,
         max_compilations: int,
         allow_cut: bool,
+        preparation: Preparation,
+        fusion: Fusion,
     ) -> None:
         self.segment = segment
         self._opsets = model.graph.opset_imports
@@ -78,6 +81,8 @@ class SegmentRunner:
         self._lock = threading.Lock()
         self._arguments = arguments
         self._allow_cut = allow_cut
+        self._preparation = preparation
+        self._fusion = fusion
 
     @property
     def compilations(self) -> int:
@@ -144,13 +149,11 @@ class SegmentRunner:
                 interpreter.run((node,), scope)
             return [interpreter.read(v, scope) for v in outputs]
 
-        weights = [self._weights.on_device(v, self._device) for v in self._arguments]
         structs = [jax.ShapeDtypeStruct(values[v].shape, values[v].dtype) for v in traced]
-        sharding = jax.sharding.SingleDeviceSharding(self._device)
-        # Weights that the shapes at hand leave unused are dropped from the executable by jit itself.
-        lowered = jax.jit(function, in_shardings=sharding, out_shardings=sharding).lower(structs, weights)
+        program = self._preparation.split(function, structs, self._arguments)
         try:
-            return Compiled(*compile_cached(lowered, self._device), traced, weights, outputs)
+            compiled, reloaded = compile_program(program, self._fusion, self._device)
+            return Compiled(compiled, reloaded, traced, program.weights, outputs)
         except jax.errors.JaxRuntimeError as error:
             reason = str(error).strip().split("\n")[0]
             raise PfvmError(f"{self._device_name}: XLA could not compile the model: {reason}") from error

@@ -14,6 +14,7 @@ from pfvm.runtime.executable import check_feeds, representation, specs_of
 
 from .buckets import Buckets
 from .context import describe
+from .fusion import check_fusion
 from .host_nodes import host_nodes
 from .indices import index_checks
 from .plan import Plan, Planner
@@ -33,6 +34,8 @@ class XlaExecutable:
         the CPU only.
     bucket: {"batch": [1, 8, 32]} pads inputs along the dimension "batch" to the next of these sizes and cuts results
         back; OptionError where that might change the other rows' results.
+    fusion: "default" or "no_convolution", a setting of XLA's CPU compiler; "auto" times both where there are
+        convolutions, and takes the faster one.
     cut_shapes: a device segment behind a host segment is compiled for so many shapes; for more it runs on the host.
 
     Raises UnsupportedOpError at load time for operators without a lowering.
@@ -47,6 +50,7 @@ class XlaExecutable:
         allow_host: bool | None = None,
         cut_shapes: int = 8,
         bucket: Mapping[str, Sequence[int]] | None = None,
+        fusion: str = "auto",
     ) -> None:
         if platform != "cpu":
             raise NotBuiltError(f"device xla:{platform} is not built yet; use xla:cpu")
@@ -65,12 +69,16 @@ class XlaExecutable:
         self._index_checks = index_checks(model.graph)
         self._lock = threading.Lock()
         self._planner = Planner(
-            model, self._weights, self._device, device_name, max_compilations, cut_shapes, allow_host
+            model,
+            self._weights,
+            self._device,
+            device_name,
+            max_compilations,
+            cut_shapes,
+            allow_host,
+            check_fusion(fusion),
         )
         self._plan = self._planner.plan(self._host_nodes)
-        with jax.enable_x64(True):
-            for value in self._weights.arguments():
-                self._weights.on_device(value, self._device)
 
     @property
     def segments(self) -> tuple[Segment, ...]:

@@ -11,8 +11,10 @@ import jax
 import onnx_ir as ir
 
 from .compiled import SegmentRunner, TooManyCompilations
+from .fusion import Fusion
 from .host import HostRunner
 from .interpreter import Interpreter
+from .prepared import Preparation
 from .schema_functions import SchemaFunctions
 from .segments import Segment, cut
 from .weights import Weights
@@ -41,6 +43,7 @@ class Planner:
         max_compilations: int,
         cut_shapes: int,
         allow_host: bool,
+        fusion: Fusion,
     ) -> None:
         self._model = model
         self._weights = weights
@@ -49,6 +52,8 @@ class Planner:
         self._max_compilations = max_compilations
         self._cut_shapes = cut_shapes
         self._allow_host = allow_host
+        self._fusion = fusion
+        self._preparation = Preparation(weights, device)
         self._schema_functions = SchemaFunctions()
         self._runners: dict[tuple[Any, ...], tuple[Segment, Runner, SegmentRunner | None]] = {}
 
@@ -101,6 +106,8 @@ class Planner:
             self._device_name,
             self._cut_shapes if segment.after_cut else self._max_compilations,
             self._allow_host,
+            self._preparation,
+            self._fusion,
         )
         if segment.after_cut:
             return segment, BehindCut(runner, HostRunner(segment, self._model)), runner

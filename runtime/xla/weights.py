@@ -33,7 +33,7 @@ class Weights:
             self._tensors[value] = tensor
             dtype, size = _dtype_and_size(tensor)
             if value not in self.state and size <= HOST_ELEMENTS and dtype.kind in "iub":
-                self._inline[value] = self._read(value)
+                self._inline[value] = self.read(value)
 
     def __contains__(self, value: ir.Value) -> bool:
         return value in self._tensors
@@ -47,20 +47,28 @@ class Weights:
         tensor = self._tensors.get(value)
         if tensor is None or value in self.state or (at_most is not None and tensor.size > at_most):
             return None
-        return self._read(value)
+        return self.read(value)
 
     def arguments(self) -> list[ir.Value]:
         """The constants that executables take as arguments."""
         return [value for value in self._tensors if value not in self._inline]
 
+    def struct(self, value: ir.Value) -> jax.ShapeDtypeStruct:
+        """Shape and dtype of a constant."""
+        tensor = self._tensors[value]
+        if isinstance(tensor, np.ndarray):
+            return jax.ShapeDtypeStruct(tensor.shape, tensor.dtype)
+        return jax.ShapeDtypeStruct(tensor.shape.numpy(), np.dtype(tensor.dtype.numpy()))
+
     def on_device(self, value: ir.Value, device: jax.Device) -> jax.Array:
         """The constant as a device array, copied there the first time. Call with 64-bit types enabled."""
         array = self._device.get(value)
         if array is None:
-            array = self._device.setdefault(value, jax.device_put(self._read(value), device))
+            array = self._device.setdefault(value, jax.device_put(self.read(value), device))
         return array
 
-    def _read(self, value: ir.Value) -> np.ndarray:
+    def read(self, value: ir.Value) -> np.ndarray:
+        """The constant as numpy."""
         array = self._numpy.get(value)
         if array is None:
             tensor = self._tensors[value]

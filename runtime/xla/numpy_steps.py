@@ -1,0 +1,55 @@
+"""The steps of a traced program that usually prepare weights, in numpy: compiling them would take longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.extend.core as jex
+import numpy as np
+
+
+def _broadcast(x: Any, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...], **_: Any) -> np.ndarray:
+    placed = [1] * len(shape)
+    for axis, n in zip(broadcast_dimensions, np.shape(x)):
+        placed[axis] = n
+    return np.broadcast_to(np.reshape(x, placed), shape)
+
+
+def _binary(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda a, b, **_: function(a, b)
+
+
+def _divide(a: Any, b: Any, **_: Any) -> Any:
+    """Integers truncate towards zero in XLA."""
+    if np.asarray(a).dtype.kind not in "iu":
+        return np.divide(a, b)
+    quotient, remainder = np.divmod(a, b)
+    return quotient + ((remainder != 0) & ((np.asarray(a) < 0) != (np.asarray(b) < 0)))
+
+
+NUMPY_STEPS: dict[str, Callable[..., Any]] = {
+    "transpose": lambda x, permutation: np.transpose(x, permutation),
+    "reshape": lambda x, new_sizes, **_: np.reshape(x, new_sizes),
+    "rev": lambda x, dimensions: np.flip(x, dimensions),
+    "broadcast_in_dim": _broadcast,
+    "convert_element_type": lambda x, new_dtype, **_: np.asarray(x).astype(new_dtype),
+    "add": _binary(np.add),
+    "sub": _binary(np.subtract),
+    "mul": _binary(np.multiply),
+    "div": _divide,
+    "sqrt": lambda x, **_: np.sqrt(x),
+    "neg": lambda x: np.negative(x),
+}
+
+
+def evaluate(inputs: Sequence[Any], outputs: Sequence[Any], steps: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+    """The values of the variables `outputs` after the equations `steps` (all in NUMPY_STEPS), contiguous."""
+    env = dict(zip(inputs, arrays))
+    with np.errstate(all="ignore"):
+        for eqn in steps:
+            operands = [v.val if isinstance(v, jex.Literal) else env[v] for v in eqn.invars]
+            (result,) = eqn.outvars
+            value = NUMPY_STEPS[eqn.primitive.name](*operands, **eqn.params)
+            env[result] = np.asarray(value, result.aval.dtype)
+    return [np.ascontiguousarray(env[v]).reshape(v.aval.shape) for v in outputs]

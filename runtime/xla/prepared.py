@@ -1,0 +1,137 @@
+"""Computes once, when a model is compiled, what follows from its weights alone: layouts, transposes, folded scales.
+
+The traced program is split. Steps that read nothing but weights, and whose results are no larger than what they read,
+run now; the executable takes their results as arguments in the weights' place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import onnx_ir as ir
+
+from .numpy_steps import NUMPY_STEPS, evaluate
+from .weights import Weights
+
+
+# Parts of a weight would be arguments each.
+_LEFT = {"slice", "split", "squeeze", "gather", "dynamic_slice"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """A traced function whose arguments are the caller's `inputs`, then `weights` (arrays of the device)."""
+
+    traced: jax.stages.Traced
+    weights: tuple[jax.Array, ...]
+
+
+class Preparation:
+    """Prepared weights of one model on one device, shared by its executables."""
+
+    def __init__(self, weights: Weights, device: jax.Device) -> None:
+        self._weights = weights
+        self._device = device
+        self._arrays: dict[str, jax.Array] = {}
+        self._lock = threading.Lock()
+
+    def split(self, function: Callable[..., Any], inputs: Sequence[Any], values: Sequence[ir.Value]) -> Program:
+        """Trace ``function(inputs, weights)`` for the types `inputs` and the model's constants `values`, and split it.
+
+        Call with 64-bit types enabled.
+        """
+        structs = [self._weights.struct(value) for value in values]
+        closed = jax.jit(function).trace(list(inputs), structs).jaxpr
+        jaxpr = closed.jaxpr
+        sources = dict(zip(jaxpr.invars[len(inputs) :], values))
+        early, late = _partition(jaxpr, set(sources))
+        needed = dict.fromkeys(v for eqn in late for v in eqn.invars if isinstance(v, jex.Var))
+        needed.update(dict.fromkeys(v for v in jaxpr.outvars if isinstance(v, jex.Var)))
+        derived = {v for eqn in early for v in eqn.outvars}
+        kept = [v for v in needed if v in sources or v in derived]
+        arrays = self._arrays_of(closed, kept, early, sources)
+        variables = [*jaxpr.invars[: len(inputs)], *kept]
+        rest = _closed(closed, variables, jaxpr.outvars, late)
+        avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in variables]
+        sharding = jax.sharding.SingleDeviceSharding(self._device)
+        jitted = jax.jit(jex.jaxpr_as_fun(rest), in_shardings=sharding, out_shardings=sharding, keep_unused=False)
+        return Program(jitted.trace(*avals), arrays)
+
+    def _arrays_of(
+        self, whole: Any, variables: list[Any], early: list[Any], sources: dict[Any, ir.Value]
+    ) -> tuple[jax.Array, ...]:
+        """The device arrays of weights and prepared weights."""
+        producers = {v: eqn for eqn in early for v in eqn.outvars}
+        keys = _Keys(producers, sources)
+        with self._lock:
+            missing = [v for v in variables if v in producers and keys[v] not in self._arrays]
+            if missing:
+                arrays = self._compute(whole, missing, early, sources)
+                self._arrays.update((keys[v], array) for v, array in zip(missing, arrays))
+            return tuple(
+                self._arrays[keys[v]] if v in producers else self._weights.on_device(sources[v], self._device)
+                for v in variables
+            )
+
+    def _compute(
+        self, whole: Any, wanted: list[Any], early: list[Any], sources: dict[Any, ir.Value]
+    ) -> list[jax.Array]:
+        needed, steps = set(wanted), []
+        for eqn in reversed(early):
+            if needed.intersection(eqn.outvars):
+                steps.append(eqn)
+                needed.update(v for v in eqn.invars if isinstance(v, jex.Var))
+        read = [v for v in sources if v in needed]
+        steps.reverse()
+        arrays = [self._weights.read(sources[v]) for v in read]
+        if all(eqn.primitive.name in NUMPY_STEPS for eqn in steps):
+            results = evaluate(read, wanted, steps, arrays)
+        else:
+            results = jax.jit(jex.jaxpr_as_fun(_closed(whole, read, wanted, steps)))(*arrays)
+        return jax.device_put(results, self._device)
+
+
+def _partition(jaxpr: Any, known: set[Any]) -> tuple[list[Any], list[Any]]:
+    """The equations that can run before, and the others."""
+    early, late = [], []
+    for eqn in jaxpr.eqns:
+        operands = [v for v in eqn.invars if isinstance(v, jex.Var)]
+        before = bool(operands) and not eqn.effects and all(v in known for v in operands)
+        if before and eqn.primitive.name not in _LEFT and sum(map(_bytes, eqn.outvars)) <= sum(map(_bytes, operands)):
+            known.update(eqn.outvars)
+            early.append(eqn)
+        else:
+            late.append(eqn)
+    return early, late
+
+
+def _bytes(variable: Any) -> int:
+    return variable.aval.size * variable.aval.dtype.itemsize
+
+
+def _closed(whole: Any, inputs: list[Any], outputs: list[Any], eqns: list[Any]) -> Any:
+    """A part of a program as a program."""
+    debug = whole.jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+    jaxpr = whole.jaxpr.replace(invars=inputs, outvars=outputs, eqns=eqns, debug_info=debug)
+    return jex.ClosedJaxpr(jaxpr, whole.consts)
+
+
+class _Keys(dict[Any, str]):
+    """What a variable is computed from, as a name that is the same in every trace of the model."""
+
+    def __init__(self, producers: dict[Any, Any], sources: dict[Any, ir.Value]) -> None:
+        super().__init__((v, f"weight {id(value)}") for v, value in sources.items())
+        self._producers = producers
+
+    def __missing__(self, variable: Any) -> str:
+        eqn = self._producers[variable]
+        operands = [repr(v.val) if isinstance(v, jex.Literal) else self[v] for v in eqn.invars]
+        text = f"{eqn.primitive} {eqn.params} {operands} {eqn.outvars.index(variable)}"
+        self[variable] = key = hashlib.sha256(text.encode()).hexdigest()
+        return key

@@ -44,8 +44,8 @@ def check(text: str, opset: int = 20, counts: tuple[int, ...] = (1, 2, 3, 5, 8, 
 
 WEIGHTS = (
     "<float[4, 6] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9,1,2,3,4,5,6}, float[6] b = {1,2,3,4,5,6}, "
-    "int64[1] zero = {0}, int64[1] one = {1}, int64[1] minus = {-1}, int64[2] last = {-1, 6}, "
-    "int64[3] split = {0, 2, 2}, float one_ = {1}, int64 zero_ = {0}, int64 step = {1}>"
+    "int64[1] zero = {0}, int64[1] one = {1}, int64[1] minus = {-1}, int64[1] end = {1000000000}, "
+    "int64[2] last = {-1, 6}, int64[3] split = {0, 2, 2}, float one_ = {1}, int64 zero_ = {0}, int64 step = {1}>"
 )
 
 
@@ -64,6 +64,7 @@ WEIGHTS = (
         "s = Shape(x) n = Gather(s, zero_) r = Range(zero_, n, step) u = Unsqueeze(r, one) f = Cast<to = 1>(u) "
         "h = MatMul(x, w) y = Mul(h, f)",
         "p, q = Split<axis = 1, num_outputs = 2>(x) c = Concat<axis = 1>(q, p) y = MatMul(c, w)",
+        "p = Slice(x, zero, end, zero) y = MatMul(p, w)",
         "p = Slice(x, zero, one, one) q = Mul(x, p) y = MatMul(q, w)",
         "l = MatMul(x, w) y = LayerNormalization(l, b)",
         "f = Flatten(x) y = local.dense(f, w)",
@@ -85,6 +86,13 @@ def test_images_tokens_and_sequences():
         1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}> {
           c = Conv(x, k) r = Relu(c) p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(r) f = Flatten(p)
           y = Gemm<transB = 1>(f, d)
+        }""",
+        counts=(1, 3, 8),
+    )
+    check(
+        """g (float[N, 1, 2, 2] x) => (float[N, 1, 4, 4] y)
+        <int64[2] size = {4, 4}, int64[1] zero = {0}, int64[1] two = {2}> {
+          s = Shape(x) d = Slice(s, zero, two) z = Concat<axis = 0>(d, size) y = Resize(x, , , z)
         }""",
         counts=(1, 3, 8),
     )
@@ -146,7 +154,7 @@ def test_options_and_inputs_that_do_not_fit():
     text = f"g (float[N, 4] x) => (float[N, 6] y) {WEIGHTS} {{ y = MatMul(x, w) }}"
     with pytest.raises(OptionError, match="no input has a dimension of this name"):
         load(model(text), "xla:cpu", bucket={"batch": [8]})
-    with pytest.raises(OptionError, match="must be positive integers"):
+    with pytest.raises(OptionError, match="must be integers from 1"):
         load(model(text), "xla:cpu", bucket={"N": [0]})
     with pytest.raises(OptionError, match="output 's' holds a size"):
         load(model("g (float[N, 4] x) => (int64[2] s) { s = Shape(x) }"), "xla:cpu", bucket={"N": [8]})

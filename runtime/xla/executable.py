@@ -30,8 +30,8 @@ class XlaExecutable:
     their number. Safe to call from several threads.
 
     allow_host: what XLA cannot express (strings, sequences, optionals, maps, image decoding, shapes that follow from
-        run-time data) runs in ONNX Runtime, in host segments; False makes it an error that names the node. None: True on
-        the CPU only.
+        run-time data) runs in ONNX Runtime, in host segments; False makes it an error that names the node. None: True
+        on the CPU only.
     bucket: {"batch": [1, 8, 32]} pads inputs along the dimension "batch" to the next of these sizes and cuts results
         back; OptionError where that might change the other rows' results.
     fusion: "default" or "no_convolution", a setting of XLA's CPU compiler; "auto" times both where there are

@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from .row_facts import Facts, Mixes, Operands, Rows, axes_of, axis_of, first, only_first, product
 
-# What exporters write for "to the end" is at least this.
-_END = 2**31 - 1
+# What exporters write for "to the end" is at least this, which is more rows than any bucket may have.
+_END = 10**9
 _SLICE_OPERANDS = ("starts", "ends", "axes", "steps")
 
 

@@ -176,7 +176,7 @@ def _carry_metadata(old: ir.Model, new: ir.Model) -> None:
     new.graph.metadata_props.update(old.graph.metadata_props)
     by_output = {out.name: node for node in old.graph.all_nodes() for out in node.outputs if out.name}
     for node in new.graph.all_nodes():
-        origin = by_output.get(node.outputs[0].name)
+        origin = by_output.get(node.outputs[0].name or "")
         if origin is not None:
             node.metadata_props.update(origin.metadata_props)
             node.outputs[0].metadata_props.update(origin.outputs[0].metadata_props)

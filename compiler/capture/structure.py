@@ -129,6 +129,7 @@ def argument_names(function: Any, count: int, sample: Any) -> list[str]:
     if len(names) < count:
         raise CaptureError(
             f"{getattr(function, '__name__', type(function).__name__)} takes {len(names)} positional arguments but "
-            f"{count} sample inputs were given (a tuple is the positional arguments; pass a list or dict for one nested argument)"
+            f"{count} sample inputs were given (a tuple is the positional arguments; "
+            "pass a list or dict for one nested argument)"
         )
     return names[:count]

@@ -48,7 +48,8 @@ def check_fusion(fusion: str) -> Fusion:
 def compile_program(program: Program, fusion: Fusion, device: jax.Device) -> tuple[jax.stages.Compiled, bool]:
     """The executable and whether it came from the disk. "auto" keeps the faster setting's, there and in memory."""
     lowered = program.traced.lower()
-    return compile_cached(lowered, device, fusion, lambda: _compile(lowered, program, fusion))
+    setting = f"{fusion} of {_SETTINGS}"  # what a name means may change
+    return compile_cached(lowered, device, setting, lambda: _compile(lowered, program, fusion))
 
 
 def _compile(lowered: jax.stages.Lowered, program: Program, fusion: Fusion) -> jax.stages.Compiled:

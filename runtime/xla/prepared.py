@@ -19,7 +19,6 @@ import onnx_ir as ir
 from .numpy_steps import NUMPY_STEPS, evaluate
 from .weights import Weights
 
-
 # Parts of a weight would be arguments each.
 _LEFT = {"slice", "split", "squeeze", "gather", "dynamic_slice"}
 

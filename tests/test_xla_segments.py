@@ -143,6 +143,19 @@ def test_sequences_and_optionals_cross_the_interface():
     assert [kind for kind, _ in kinds(exe)] == ["device", "host", "device", "host"]
 
 
+def test_optional_inputs_and_empty_sequences():
+    text = """
+    g (optional(float[N]) o, float[N] x, seq(float[N]) q) => (float[N] y, int64 n) {
+      has = OptionalHasElement(o) z = Exp(x) n = SequenceLength(q)
+      y = If(has) <then_branch = t () => (float[N] a) { e = OptionalGetElement(o) a = Add(e, z) },
+                   else_branch = f () => (float[N] b) { b = Neg(z) }>
+    }
+    """
+    x = np.ones(2, np.float32)
+    exe = check(text, {"o": x, "x": x, "q": []}, {"o": x, "x": x, "q": [x, x]})
+    assert [kind for kind, _ in kinds(exe)] == ["device", "host"]
+
+
 def test_sequences_within():
     text = """
     g (float[N, 3] x) => (float[N, M] y) <int64 one = {1}> {

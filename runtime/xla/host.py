@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,11 +16,15 @@ from .segments import Segment
 
 
 class HostRunner:
-    """Runs a segment in ONNX Runtime. Sessions are made at the first call, which tells the types of the inputs."""
+    """Runs a segment in ONNX Runtime. Sessions are made at the first call, which tells the types of the inputs.
 
-    def __init__(self, segment: Segment, model: ir.Model) -> None:
+    types: gives the inferred types of the model's values, where arrays do not tell (optionals, empty sequences).
+    """
+
+    def __init__(self, segment: Segment, model: ir.Model, types: Callable[[], Mapping[str, ir.TypeProtocol]]) -> None:
         self.segment = segment
         self._model = model
+        self._types = types
         self._sessions: dict[tuple[Any, ...], OrtExecutable] = {}
         self._lock = threading.Lock()
 
@@ -57,6 +61,8 @@ class HostRunner:
         )
         clone = view.clone()
         for original, value, array in zip(self.segment.inputs, clone.inputs, values):
+            if value.type is None and (not isinstance(array, np.ndarray) or "optionals" in self.segment.reason):
+                value.type = self._types().get(value.name or "")  # inferring them takes a while
             _set_type(value, array, keep_shape=original.is_graph_input())
             value.const_value = None
         return ir.Model(clone, ir_version=self._model.ir_version, functions=list(self._model.functions.values()))
@@ -78,10 +84,9 @@ def _signature(value: Any) -> Any:
 
 def _set_type(value: ir.Value, array: Any, keep_shape: bool) -> None:
     """Element type and rank as they are in this call. Sizes only where every call is checked against them."""
-    if isinstance(array, np.ndarray):
-        kind = ir.DataType.STRING if array.dtype.kind in "OUST" else ir.DataType.from_numpy(array.dtype)
-        value.type = ir.TensorType(kind)
-        if not keep_shape or value.shape is None:
-            value.shape = ir.Shape([None] * array.ndim)
-    elif value.type is None and isinstance(array, (list, tuple)) and array:
-        value.type = ir.SequenceType(ir.TensorType(ir.DataType.from_numpy(np.asarray(array[0]).dtype)))
+    if isinstance(value.type, (ir.OptionalType, ir.SequenceType)) or not isinstance(array, np.ndarray):
+        return
+    kind = ir.DataType.STRING if array.dtype.kind in "OUST" else ir.DataType.from_numpy(array.dtype)
+    value.type = ir.TensorType(kind)
+    if not keep_shape or value.shape is None:
+        value.shape = ir.Shape([None] * array.ndim)

@@ -103,14 +103,19 @@ def _is_text(node: ir.Node, name: str) -> bool:
     return node.domain == _ML and name.endswith("_strings")
 
 
+def value_types(model: ir.Model) -> dict[str, ir.TypeProtocol]:
+    """The types of all values of the graph and its bodies, as far as they can be inferred. The model is not changed."""
+    typed = model.clone()
+    ShapeInference(typed).infer_model()
+    return {v.name: v.type for v in _values(typed.graph) if v.type is not None and v.name}
+
+
 class _Judge:
     """Judges nodes with the types of all values at hand."""
 
     def __init__(self, model: ir.Model) -> None:
         self._functions = model.functions
-        typed = model.clone()
-        ShapeInference(typed).infer_model()
-        self._types = {v.name: v.type for v in _values(typed.graph) if v.type is not None}
+        self._types = value_types(model)
 
     def reason(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
         own = _own_reason(node, opsets) or next(filter(None, map(self._of_value, (*node.inputs, *node.outputs))), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ import onnx_ir as ir
 from .compiled import SegmentRunner, TooManyCompilations
 from .fusion import Fusion
 from .host import HostRunner
+from .host_nodes import value_types
 from .interpreter import Interpreter
 from .prepared import Preparation
 from .schema_functions import SchemaFunctions
@@ -55,6 +57,7 @@ class Planner:
         self._fusion = fusion
         self._preparation = Preparation(weights, device)
         self._schema_functions = SchemaFunctions()
+        self._types = functools.cache(lambda: value_types(model))
         self._runners: dict[tuple[Any, ...], tuple[Segment, Runner, SegmentRunner | None]] = {}
 
     @property
@@ -94,7 +97,7 @@ class Planner:
 
     def _make(self, segment: Segment, shared: list[ir.Value]) -> tuple[Segment, Runner, SegmentRunner | None]:
         if segment.kind == "host":
-            return segment, HostRunner(segment, self._model), None
+            return segment, HostRunner(segment, self._model, self._types), None
         needed = {*shared, *segment.constants}
         runner = SegmentRunner(
             segment,
@@ -110,7 +113,7 @@ class Planner:
             self._fusion,
         )
         if segment.after_cut:
-            return segment, BehindCut(runner, HostRunner(segment, self._model)), runner
+            return segment, BehindCut(runner, HostRunner(segment, self._model, self._types)), runner
         return segment, runner, runner
 
     def _interpreter(self, arguments: Mapping[ir.Value, Any], forced: set[ir.Value]) -> Interpreter:

@@ -101,9 +101,11 @@ def _check_form(node: ir.Node, found: onnx.defs.OpSchema) -> None:
         if given is None:
             if attribute.required:
                 raise InvalidModelError(f"{describe(node)}: attribute {name!r} is missing")
-        elif not given.is_ref() and int(given.type) != int(attribute.type):  # type: ignore[call-overload]
+            continue
+        wanted = ir.AttributeType(int(attribute.type))  # type: ignore[call-overload]  # a pybind11 enumeration
+        if not given.is_ref() and given.type != wanted:
             raise InvalidModelError(
-                f"{describe(node)}: attribute {name!r} is of type {given.type.name}, not {ir.AttributeType(int(attribute.type)).name}"  # type: ignore[call-overload]
+                f"{describe(node)}: attribute {name!r} is of type {given.type.name}, not {wanted.name}"
             )
     if node.op_type == "Cast":
         _check_element_type(node, node.attributes.get("to"))

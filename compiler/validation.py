@@ -102,10 +102,10 @@ def _check_form(node: ir.Node, found: onnx.defs.OpSchema) -> None:
             if attribute.required:
                 raise InvalidModelError(f"{describe(node)}: attribute {name!r} is missing")
             continue
-        wanted = ir.AttributeType(int(attribute.type))  # type: ignore[call-overload]  # a pybind11 enumeration
-        if not given.is_ref() and given.type != wanted:
+        kind = ir.AttributeType(int(attribute.type))  # type: ignore[call-overload]  # a pybind11 enumeration
+        if not given.is_ref() and given.type != kind:
             raise InvalidModelError(
-                f"{describe(node)}: attribute {name!r} is of type {given.type.name}, not {wanted.name}"
+                f"{describe(node)}: attribute {name!r} is of type {given.type.name}, not {kind.name}"
             )
     if node.op_type == "Cast":
         _check_element_type(node, node.attributes.get("to"))

@@ -34,8 +34,8 @@ class XlaExecutable:
         on the CPU only.
     bucket: {"batch": [1, 8, 32]} pads inputs along the dimension "batch" to the next of these sizes and cuts results
         back; OptionError where that might change the other rows' results.
-    fusion: "default" or "no_convolution", a setting of XLA's CPU compiler; "auto" times both where there are
-        convolutions, and takes the faster one.
+    fusion: "default" or "no_convolution", a setting of XLA's CPU compiler; "auto" chooses by
+        the model's operators.
     cut_shapes: a device segment behind a host segment is compiled for so many shapes; for more it runs on the host.
 
     Raises UnsupportedOpError at load time for operators without a lowering.

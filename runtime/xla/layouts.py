@@ -27,6 +27,8 @@ class ChannelsLast:
     """A traced tensor of rank 3 or more that is held as N, spatial, C. `shape` is the model's N, C, spatial."""
 
     data: Any
+    # The data of the same convolution with its result multiplied and shifted per channel, for what follows it.
+    rescaled: Callable[[Any, Any], Any] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -182,8 +184,23 @@ def _batch_normalization(ctx: Context, rule: Callable[..., Any], operands: Seque
     per_element = ctx.opset < 9 and not ctx.attr("spatial", 1)
     if not isinstance(x, ChannelsLast) or per_element:
         return None
+    folded = _folded(ctx, x, *operands[1:])
+    if folded is not None:
+        return folded
     y, *statistics = _items(call(ctx, rule, [x.data.reshape(-1, x.data.shape[-1]), *map(plain, operands[1:])]))
     return (ChannelsLast(y.reshape(x.data.shape)), *statistics)
+
+
+def _folded(ctx: Context, x: ChannelsLast, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
+    """The convolution before it with other weights, where nothing else reads its result."""
+    training = ctx.attr("training_mode", 0) if ctx.opset >= 14 else len(ctx.node.outputs) > 1
+    source = ctx.node.inputs[0]
+    single = source is not None and len(source.uses()) == 1 and not source.is_graph_output()
+    alike = all(v.dtype == x.dtype for v in (scale, bias, mean, var))
+    if x.rescaled is None or training or not single or not alike or ctx.opset < 7:
+        return None
+    factor = scale / jnp.sqrt(var + np.asarray(ctx.attr("epsilon"), var.dtype))
+    return ChannelsLast(x.rescaled(factor, bias - mean * factor))
 
 
 def _items(results: Any) -> Sequence[Any]:

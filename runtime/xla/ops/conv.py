@@ -28,7 +28,12 @@ def conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Any:
 
 def _conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> ChannelsLast:
     y = _convolve(ctx, x, w)
-    return ChannelsLast(y if bias is None else y + bias)
+
+    def rescaled(factor: Any, shift: Any) -> Any:
+        weights = w * factor.reshape((-1,) + (1,) * (w.ndim - 1))
+        return _convolve(ctx, x, weights) + (shift if bias is None else bias * factor + shift)
+
+    return ChannelsLast(y if bias is None else y + bias, rescaled)
 
 
 def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None) -> Any:
@@ -41,6 +46,8 @@ def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None) -> Any:
     data, kernel = channels_last(x), _spatial_first(w)
     if accumulate is None and group > 1 and math.prod(window.kernel) <= _MAX_SHIFTED_TAPS:
         return _grouped(data, kernel, window, group)
+    if accumulate is None and group == 1 and _is_tiling(window, data.shape[1:-1]):
+        return _patches(data, kernel)
     return lax.conv_general_dilated(
         data,
         kernel,
@@ -51,6 +58,25 @@ def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None) -> Any:
         preferred_element_type=accumulate,
         dimension_numbers=_dimension_numbers(data.ndim),
     )
+
+
+def _is_tiling(window: Window, size: tuple[int, ...]) -> bool:
+    """Do the windows cut the operand into patches that neither overlap nor leave anything out?"""
+    whole = all(n % k == 0 for n, k in zip(size, window.kernel))
+    plain_window = not any(map(any, window.pads)) and max(window.dilations, default=1) == 1
+    return whole and plain_window and window.kernel == window.strides and math.prod(window.kernel) > 1
+
+
+def _patches(x: Any, w: Any) -> Any:
+    """One matrix product of the patches and the kernel."""
+    n, *size, c = x.shape
+    *kernel, _, outputs = w.shape
+    counts = [length // k for length, k in zip(size, kernel)]
+    split = x.reshape(n, *(length for pair in zip(counts, kernel) for length in pair), c)
+    rank = len(size)
+    order = (0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), 2 * rank + 1)
+    rows = jnp.transpose(split, order).reshape(n * math.prod(counts), -1)
+    return jnp.matmul(rows, w.reshape(-1, outputs)).reshape(n, *counts, outputs)
 
 
 def _spatial_first(w: Any) -> Any:

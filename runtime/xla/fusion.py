@@ -1,8 +1,8 @@
 """Which of XLA's CPU library fusions an executable is compiled with.
 
 XLA's CPU compiler (jaxlib 0.10) hands some operations to a library of kernels (YNNPACK): convolutions and reductions by
-XLA's CPU compiler (jaxlib 0.10) hands some operations to a library of kernels (YNNPACK): convolutions and reductions by
-MobileNetV2: 1.2 times), and a reduction takes the convolutions before it along.
+default. Its reductions are faster than XLA's own (softmax about 2 times), its convolutions slower (ResNet-50 1.4 times,
+MobileNetV2 1.2 times), and a reduction takes the convolutions before it along.
 
 Timing both in the process that then runs the model was no better than the rule: MobileNetV2 ran 1.5 times slower where
 the other setting had run before.

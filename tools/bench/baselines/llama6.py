@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-
 from pfvm.tools.bench.baselines.jax_layers import Built, Random, attention, built, token_ids
 from pfvm.tools.bench.baselines.transformer import HEADS, LAYERS, VOCABULARY, WIDTH
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-
 from pfvm.tools.bench.baselines.jax_layers import (
     CONVOLUTION_FLAGS,
     Built,

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-
 from pfvm.tools.bench.baselines.jax_layers import CONVOLUTION_FLAGS, Built, Random, built, conv, image, linear
 
 _STAGES = [(3, 64), (4, 128), (6, 256), (3, 512)]

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-
 from pfvm.tools.bench.baselines.jax_layers import Random, attention, layer_norm, linear
 
 WIDTH, HEADS, LAYERS, HIDDEN, VOCABULARY = 768, 12, 6, 3072, 30522

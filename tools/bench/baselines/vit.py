@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-
 from pfvm.tools.bench.baselines.jax_layers import Built, Random, built, image, layer_norm, linear
 from pfvm.tools.bench.baselines.transformer import LAYERS, WIDTH, layer, norm, pre_norm
 

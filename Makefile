@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Two workers or as many as there are cores; each test process computes on one thread.
+# As many workers as there are cores; each test process computes on one thread.
 JOBS ?= auto
 ONE_THREAD := OMP_NUM_THREADS=1
 

@@ -20,7 +20,7 @@ from pfvm.passes.effects import bodies
 from pfvm.passes.view import constant_tensor, renamed
 
 from . import external, validation
-from .signature import Interface
+from .signature import Interface, read_manifest
 
 DECLARED_SHAPE = "pfvm.declared_shape"
 """Key in `value.meta` of the shape that the file declared for an intermediate value."""
@@ -167,6 +167,7 @@ def _normalise(model: ir.Model, no_opset: bool) -> None:
         _own_body_outputs(root, {})
         _unshadow(root, {})
     _lift_constants(model)
+    read_manifest(model)  # refuses one that does not fit the graph
 
 
 def _clean(shape: ir.Shape | None) -> ir.Shape | None:
@@ -177,7 +178,7 @@ def _clean(shape: ir.Shape | None) -> ir.Shape | None:
 def _is_dim(dim: int | ir.SymbolicDim) -> bool:
     if isinstance(dim, int):
         return dim >= 0
-    if dim.value is None or dim.value.lower() in _PLACEHOLDERS:
+    if is_placeholder(dim.value):
         return False
     try:
         dim.free_symbols()
@@ -186,8 +187,9 @@ def _is_dim(dim: int | ir.SymbolicDim) -> bool:
     return True
 
 
-_PLACEHOLDERS = frozenset({"none", "unk", "unknown", "dyn", "dynamic", "any", "?"})
-"""Names that exporters give to every dim that they do not know: two of them need not be equal."""
+def is_placeholder(name: str | None) -> bool:
+    """Whether exporters give this name to every dim that they do not know: two of them need not be equal."""
+    return name is None or name.lower() in ("", "?", "-1", "none", "unk", "unknown", "dyn", "dynamic", "any")
 
 
 def _sort(graph: ir.Graph) -> None:

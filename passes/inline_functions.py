@@ -50,7 +50,7 @@ def _inline(call: ir.Node, rw: Rewriter) -> None:
     formal = dict(zip(function.inputs, [*call.inputs, *[None] * len(function.inputs)]))
     attributes = _bind(body, function, call)
     if attributes is None:
-        rw.reject("inline-functions", "an attribute has no value")
+        rw.reject("inline-functions", "the call hands on a parameter of the enclosing function")
         return
     assert call.graph is not None
     rw.root(call.graph).opset_imports.setdefault(body.domain, function.opset_imports.get(body.domain, 1))

@@ -118,9 +118,7 @@ def _convert(name: str, key: str, text: str, kind: str) -> Any:
         raise OptionError(f"option {key} of pass {name} is of type {kind}, not {text!r}") from error
 
 
-def select(
-    level: int, specs: Sequence[str] = (), disable: Sequence[str] = (), context: Mapping[str, Any] | None = None
-) -> list[Any]:
+def select(level: int, specs: Sequence[str] = (), disable: Sequence[str] = ()) -> list[Any]:
     """The passes to run, in their order: those of the level, and those that `specs` name, less the disabled ones."""
     options = dict(parse_spec(spec) for spec in specs)
     wanted = {*LEVELS[level], *options} - {known_name(name) for name in disable}

@@ -76,13 +76,8 @@ def newest_opset(domain: str = "") -> int:
 
 @functools.cache
 def _newest() -> dict[str, int]:
-    return {domain: bounds[1] for domain, bounds in _version_range().items()}
-
-
-def _version_range() -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {"": (1, onnx.defs.onnx_opset_version())}
+    newest = {"": onnx.defs.onnx_opset_version()}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain:
-            low, high = found.get(schema.domain, (schema.since_version, schema.since_version))
-            found[schema.domain] = (min(low, schema.since_version), max(high, schema.since_version))
-    return found
+            newest[schema.domain] = max(newest.get(schema.domain, 0), schema.since_version)
+    return newest

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
+from pfvm.compiler.importer import is_placeholder
 from pfvm.compiler.signature import Interface
 from pfvm.errors import InputError, did_you_mean, short
 
@@ -15,7 +16,6 @@ Dims = tuple[int | str | None, ...]
 
 
 # Exporters write these for "any size"; two such dims need not be equal.
-UNNAMED = (None, "", "?", "-1", "None")
 
 
 class TensorSpec(NamedTuple):
@@ -103,7 +103,7 @@ def spec_of(value: ir.Value) -> TensorSpec:
 def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
     if isinstance(dim, int):
         return dim if dim >= 0 else None  # old files write -1 for "unknown"
-    return None if dim.value in UNNAMED else dim.value
+    return None if is_placeholder(dim.value) else dim.value
 
 
 def check_feeds(

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
+from pfvm.compiler.importer import is_placeholder
 from pfvm.errors import UnsupportedOpError
 
-from .executable import UNNAMED, TensorSpec, check_feeds, representation, specs_of
+from .executable import TensorSpec, check_feeds, representation, specs_of
 from .ort_errors import run_error
 from .ort_expand.expander import expandable
 from .ort_expand.kernels import kernel_versions
@@ -148,7 +149,7 @@ def _session_spec(value: onnxruntime.NodeArg) -> TensorSpec:
     is_tensor = text.startswith("tensor(") and "map" not in kinds
     dtype = _dtype(text.removeprefix("tensor(").removesuffix(")")) if is_tensor else None
     shape = (
-        tuple(None if d in UNNAMED else d for d in value.shape)
+        tuple(None if not isinstance(d, int) and is_placeholder(d) else d for d in value.shape)
         if is_tensor and not kinds and value.shape is not None
         else None
     )

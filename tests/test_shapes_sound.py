@@ -80,6 +80,21 @@ def test_inferred_shapes_are_the_real_ones(op: str) -> None:
             _check(case, _read(case), {}, outputs)
 
 
+def test_most_shapes_are_known() -> None:
+    """Not knowing is sound, and useless: today 85 % of the outputs have a shape."""
+    known = total = 0
+    for cases in _cases().values():
+        for case in cases:
+            try:
+                read = read_model(case.model)
+            except PfvmError:
+                continue
+            _infer(read)
+            total += len(read.graph.outputs)
+            known += sum(value.shape is not None for value in read.graph.outputs)
+    assert known > 0.8 * total, f"{known} of {total}"
+
+
 @pytest.mark.parametrize("op", sorted(_cases()))
 def test_symbolic_shapes_hold_the_real_ones(op: str) -> None:
     for case in _cases()[op]:

@@ -54,7 +54,9 @@ def compile_source(source: Any, options: Options) -> CompileResult:
 
     With `options.device`, the compiled model is loaded there first: what the device cannot run is an error.
     """
-    device = options.device
+    device = None if options.device is None else parse_device(options.device)
+    if device is not None:
+        device.require()  # before any work is done
 
     def accept(model: ir.Model) -> None:
         if device is not None:

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pfvm
 import pytest
-from pfvm.errors import InputError, InvalidModelError, MismatchError, OptionError
+from pfvm.errors import InputError, InvalidModelError, MismatchError, NotBuiltError, OptionError
 from pfvm.runtime.api import compile_source
 from pfvm.runtime.verify import make_verifier
 
@@ -114,3 +114,13 @@ def test_the_verifier_leaves_random_outputs_alone() -> None:
     { r = RandomNormalLike (x)  y = Neg (x) }"""
     model = ir.from_proto(onnx.parser.parse_model(text))
     assert make_verifier(model)(model, "p") == 0.0
+
+
+def test_a_device_to_compile_for_is_checked_before_any_work() -> None:
+    header = '<ir_version: 8, opset_import: ["" : 17]>'
+    model = onnx.parser.parse_model(header + "g (float[2] x) => (float[2] y) { y = Relu (x) }")
+    with pytest.raises(OptionError, match="xla:cpu"):
+        pfvm.optimize(model, device="xla:cpuu")
+    with pytest.raises(NotBuiltError, match="xla:tpu"):
+        pfvm.optimize(model, device="xla:tpu")
+    assert len(pfvm.optimize(model, device="pfvm:cpu").graph.node) == 1

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
+from jax import lax
 from pfvm.runtime.xla.context import Context
 from pfvm.runtime.xla.registry import register
 
@@ -86,11 +87,30 @@ def swish(ctx: Context, node: ir.Node, x: Any) -> Any:
 
 
 def softmax(ctx: Context, node: ir.Node, x: Any) -> Any:
-    return _over_axis(ctx, x, jax.nn.softmax)
+    def over(x: Any, axis: int) -> Any:
+        powers = jnp.exp(_below_maximum(x, axis))
+        return powers / jnp.sum(powers, axis, keepdims=True)
+
+    return _over_axis(ctx, x, over)
 
 
 def log_softmax(ctx: Context, node: ir.Node, x: Any) -> Any:
-    return _over_axis(ctx, x, jax.nn.log_softmax)
+    def over(x: Any, axis: int) -> Any:
+        below = _below_maximum(x, axis)
+        return below - jnp.log(jnp.sum(jnp.exp(below), axis, keepdims=True))
+
+    return _over_axis(ctx, x, over)
+
+
+def _below_maximum(x: Any, axis: int) -> Any:
+    """``x - max(x)``, exactly 0 at the maximum.
+
+    The CPU compiler may compute x again for the difference, by a fused multiply-add that leaves the rounding error of
+    the maximum: hundreds where x is about 1e10, and exp of that is infinite.
+    """
+    maximum = lax.stop_gradient(jnp.max(x, axis, keepdims=True))
+    at_it = (x == maximum) & jnp.isfinite(maximum)  # infinities stay undefined, as in ONNX Runtime
+    return jnp.where(at_it, jnp.zeros((), x.dtype), jnp.minimum(x - maximum, jnp.zeros((), x.dtype)))
 
 
 def hardmax(ctx: Context, node: ir.Node, x: Any) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 from pfvm.errors import PfvmError
+from pfvm.passes.effects import roots
 
 from . import external
 from .importer import DECLARED_SHAPE
@@ -56,7 +57,7 @@ def _tidy(graph: onnx.GraphProto) -> None:
 def _export_shapes(model: ir.Model, interface: Interface) -> None:
     """Shapes of intermediate values: as inferred, with the file's own symbols only; else as the file declared."""
     symbols = interface.symbols()
-    for root in [model.graph, *(f.graph for f in model.functions.values())]:
+    for root in roots(model):
         for graph in [root, *root.subgraphs()]:
             for value in graph.inputs if graph is not root else ():
                 value.shape = value.meta.get(DECLARED_SHAPE)
@@ -116,12 +117,8 @@ def write_model(model: ir.Model, path: str | os.PathLike, external_data: bool = 
             ir.external_data.unload_from_model(source, folder, data_path(target).name, size_threshold_bytes=1024)
         else:
             ir.external_data.load_to_model(source)
-        _keep_interface(model, source)
+        Interface.of(model).record(source)
         (folder / target.name).write_bytes(to_proto(source).SerializeToString(deterministic=True))
-
-
-def _keep_interface(model: ir.Model, copy: ir.Model) -> None:
-    Interface.of(model).record(copy)
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:

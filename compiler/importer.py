@@ -7,6 +7,7 @@ defined; only inputs have declared shapes (the rest are inferred). Export undoes
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 
@@ -16,7 +17,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from pfvm.errors import InvalidModelError
 from pfvm.passes import schema
-from pfvm.passes.effects import bodies
+from pfvm.passes.effects import bodies, roots
 from pfvm.passes.view import constant_tensor, renamed
 
 from . import external, validation
@@ -37,7 +38,7 @@ def read_model(source: Source) -> ir.Model:
     """
     if isinstance(source, ir.Model):
         model, no_opset = source.clone(), False
-        recorded = source.meta.get("pfvm.interface")
+        recorded = Interface.recorded(source)
         if recorded is not None:  # already in normal form
             recorded.record(model)
             return model
@@ -150,20 +151,16 @@ def _normalise(model: ir.Model, no_opset: bool) -> None:
     if model.ir_version < 4:
         for value in [v for v in graph.inputs if v.is_initializer()]:
             graph.inputs.remove(value)
-    Interface(
-        tuple(ir.serde.serialize_value(v) for v in graph.inputs),
-        tuple(ir.serde.serialize_value(v) for v in graph.outputs),
-        no_opset,
-    ).record(model)
+    dataclasses.replace(Interface.of(model), no_opset=no_opset).record(model)
     validation.check_model(model)
     for value in graph.inputs:
         value.shape = _clean(value.shape)
-    for root in [graph, *(f.graph for f in model.functions.values())]:
+    for root in roots(model):
         _sort(root)
         for each in [root, *root.subgraphs()]:
             inner = list(each.inputs) if each is not root else []
             _forget_declared_shapes([*inner, *(out for node in each for out in node.outputs)])
-    for root in [graph, *(f.graph for f in model.functions.values())]:
+    for root in roots(model):
         _own_body_outputs(root, {})
         _unshadow(root, {})
     _lift_constants(model)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 import onnx_shape_inference as osi
 from onnx_shape_inference import _functions  # function calls have no public entry; the version is pinned to 0.4
-from pfvm.passes.effects import bodies
+from pfvm.passes.effects import bodies, roots
 
 from .shape_mending import Dim, mend
 
@@ -49,13 +49,12 @@ class ShapeInference:
         It starts afresh, so that the result is a function of the graph and not of how the graph came about: what
         passes know is then the same when their output is compiled again.
         """
-        roots = [self._model.graph, *(f.graph for f in self._model.functions.values())]
-        for root in roots:
+        for root in roots(self._model):
             for node in root.all_nodes():
                 for out in node.outputs:
                     out.shape = None
         self._start()
-        for root in roots:
+        for root in roots(self._model):
             context = self._context
             if root is not self._model.graph:
                 context = self._contexts[root] = context.create_child(root.opset_imports, resolved_attrs={})

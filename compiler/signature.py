@@ -31,7 +31,7 @@ class Interface:
     @classmethod
     def of(cls, model: ir.Model) -> Interface:
         """The interface recorded at import, else that of the graph as it stands."""
-        recorded = model.meta.get(_META_KEY)
+        recorded = cls.recorded(model)
         if recorded is not None:
             return recorded
         graph = model.graph
@@ -39,6 +39,11 @@ class Interface:
             tuple(ir.serde.serialize_value(v) for v in graph.inputs),
             tuple(ir.serde.serialize_value(v) for v in graph.outputs),
         )
+
+    @classmethod
+    def recorded(cls, model: ir.Model) -> Interface | None:
+        """The interface recorded at import; None for a model that was not imported."""
+        return model.meta.get(_META_KEY)
 
     def record(self, model: ir.Model) -> None:
         """Remember this interface on the model; export restores it."""

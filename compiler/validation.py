@@ -6,6 +6,7 @@ import onnx
 import onnx_ir as ir
 from pfvm.errors import InvalidModelError, UnsupportedOpError
 from pfvm.passes import schema
+from pfvm.passes.effects import roots
 
 
 def check_functions(proto: onnx.ModelProto) -> None:
@@ -31,7 +32,7 @@ def check_model(model: ir.Model) -> None:
     """
     _check_opsets(model)
     _check_recursion(model)
-    for root in [model.graph, *(f.graph for f in model.functions.values())]:
+    for root in roots(model):
         for node in root.all_nodes():
             _check_operator(node, root, model)
             _check_operands(node)

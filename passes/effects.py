@@ -139,6 +139,11 @@ def callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
     return list(order)
 
 
+def roots(model: ir.Model) -> list[ir.Graph]:
+    """The main graph, then the body of every local function."""
+    return [model.graph, *(function.graph for function in model.functions.values())]
+
+
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The graphs in a node's attributes (If, Loop, Scan, SequenceMap), in attribute order."""
     found: list[ir.Graph] = []

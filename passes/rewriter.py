@@ -17,7 +17,7 @@ from pfvm.errors import UnsupportedOpError
 
 from . import schema
 from .dims import Dims
-from .effects import Effect, bodies, effect, function_effects
+from .effects import Effect, bodies, effect, function_effects, roots
 from .view import View
 
 SEALED_DOMAIN = "pfvm"
@@ -81,7 +81,7 @@ class Rewriter:
     def root(self, graph: ir.Graph) -> ir.Graph:
         """The main graph or function body that a nested body belongs to."""
         if graph not in self._root:
-            for root in [self.model.graph, *(f.graph for f in self.model.functions.values())]:
+            for root in roots(self.model):
                 for _ in self._nested(root, root):
                     pass
         return self._root[graph]
@@ -160,7 +160,7 @@ class Rewriter:
 
     def _collect_names(self) -> set[str]:
         names: set[str] = set()
-        for root in [self.model.graph, *(f.graph for f in self.model.functions.values())]:
+        for root in roots(self.model):
             for graph in self._nested(root, root):
                 names.update(v.name for v in [*graph.inputs, *graph.outputs, *graph.initializers.values()] if v.name)
                 for node in graph:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import pathlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -89,3 +92,22 @@ def inputs(proto: onnx.ModelProto, seed: int | None) -> dict[str, np.ndarray]:
         array = rng.integers(0, 3, shape) if dtype.kind in "iub" else rng.standard_normal(shape)
         feeds[value.name] = np.asarray(array if seed is not None else np.zeros(shape)).astype(dtype)
     return feeds
+
+
+SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared"
+"""Test material beside the repository; tests that use it skip where it is missing."""
+
+
+def recipes(path: pathlib.Path) -> list[dict]:
+    """Realistic inputs for one of the shared models, as its recipes say."""
+    recipe = json.loads((SHARED / "models" / "inputs.json").read_text()).get(path.name, {"seed": 0, "dim": 1})
+    return [recipe, *recipe.get("more", [])]
+
+
+def inputs_of(path: pathlib.Path, recipe: dict) -> dict[str, np.ndarray]:
+    """The arrays of a recipe."""
+    spec = importlib.util.spec_from_file_location("caselib", SHARED / "harness" / "caselib.py")
+    assert spec is not None and spec.loader is not None
+    caselib = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(caselib)
+    return caselib.synth_inputs(onnx.load(path), recipe)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pathlib
 import subprocess
@@ -14,9 +13,8 @@ import pfvm
 import pytest
 from pfvm.runtime.ort import OrtExecutable
 from pfvm.tools import recompile
+from support import SHARED, inputs_of, recipes
 
-ROOT = pathlib.Path(__file__).parents[1]
-SHARED = ROOT.parent / "shared"
 MODELS = sorted((SHARED / "models").glob("*.onnx"))
 
 if not MODELS:
@@ -28,23 +26,14 @@ def optimize_file(source: str, target: str) -> None:
     pfvm.optimize(source, output=target)
 
 
-def _synthesized(path: pathlib.Path, recipe: dict) -> dict[str, np.ndarray]:
-    spec = importlib.util.spec_from_file_location("caselib", SHARED / "harness" / "caselib.py")
-    assert spec is not None and spec.loader is not None
-    caselib = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(caselib)
-    return caselib.synth_inputs(onnx.load(path), recipe)
-
-
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_a_real_model_compiles_and_is_equal_on_onnx_runtime(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     manifest = json.loads((SHARED / "models" / "manifest.json").read_text())[path.name]
-    recipe = json.loads((SHARED / "models" / "inputs.json").read_text()).get(path.name, {"seed": 0, "dim": 1})
     pfvm.optimize(path, output=tmp_path / "pfvm.onnx")
     original, compiled = OrtExecutable(path, optimize=False), pfvm.load(tmp_path / "pfvm.onnx", device="pfvm:cpu")
     assert len(onnx.load(tmp_path / "pfvm.onnx").graph.node) <= len(onnx.load(path).graph.node)
-    for each in [recipe, *recipe.get("more", ())]:
-        feeds = _synthesized(path, each)
+    for recipe in recipes(path):
+        feeds = inputs_of(path, recipe)
         results = compiled(feeds)
         for name, expected in original(feeds).items():
             scale = max(1.0, float(np.abs(expected).max())) if expected.size else 1.0

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import pathlib
-
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 
@@ -15,8 +10,8 @@ pytest.importorskip("jax")
 
 from pfvm.runtime.ort import OrtExecutable
 from pfvm.runtime.xla import XlaExecutable
+from support import SHARED, inputs_of, recipes
 
-SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared"
 MODELS = sorted((SHARED / "models").glob("*.onnx"))
 # Layers that quantize their own state at every step: an element on a rounding boundary falls on the other side
 # where a sigmoid differs in its last bit, and the difference of one step of 256 lives on. Classes must be the same.
@@ -24,19 +19,6 @@ REQUANTIZED = {"text2tashkeel--bilstm.int8.onnx": 0.02}
 
 if not MODELS:
     pytest.skip("needs the test models in ../shared/models", allow_module_level=True)
-
-
-def recipes(path: pathlib.Path) -> list[dict]:
-    recipe = json.loads((SHARED / "models" / "inputs.json").read_text()).get(path.name, {"seed": 0, "dim": 1})
-    return [recipe, *recipe.get("more", [])]
-
-
-def inputs_of(path: pathlib.Path, recipe: dict) -> dict[str, np.ndarray]:
-    spec = importlib.util.spec_from_file_location("caselib", SHARED / "harness" / "caselib.py")
-    assert spec is not None and spec.loader is not None
-    caselib = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(caselib)
-    return caselib.synth_inputs(onnx.load(path), recipe)
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)

@@ -17,6 +17,7 @@ from pfvm.runtime.ort import OrtExecutable
 from pfvm.runtime.xla import XlaExecutable
 from pfvm.runtime.xla.context import DataDependentShapeError, Scope
 from pfvm.runtime.xla.interpreter import Interpreter
+from pfvm.runtime.xla.random_keys import Keys, fresh_entropy
 from pfvm.runtime.xla.schema_functions import SchemaFunctions
 from pfvm.runtime.xla.weights import Weights
 from xla_cases import assert_equal
@@ -480,7 +481,7 @@ def test_counted_loops_scans_and_branches_can_be_differentiated():
 
     def total(x: jax.Array, flag: jax.Array) -> jax.Array:
         constants = {v: weights.constant(v) for v in weights.arguments()}
-        interpreter = Interpreter(graph.functions, SchemaFunctions(), weights, constants, set())
+        interpreter = Interpreter(graph.functions, SchemaFunctions(), weights, constants, set(), Keys(fresh_entropy()))
         scope = Scope(graph.graph.opset_imports, dict(zip(graph.graph.inputs, (x, flag))))
         interpreter.run(graph.graph, scope)
         return interpreter.read(graph.graph.outputs[0], scope)

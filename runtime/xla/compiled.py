@@ -17,6 +17,7 @@ from .fusion import Fusion, compile_program
 from .host_nodes import data_dependent
 from .interpreter import Interpreter
 from .prepared import Preparation
+from .random_keys import Keys, fresh_entropy
 from .segments import MustCut, Segment
 from .specialize import Specialization, backward_slice
 from .weights import Weights
@@ -26,21 +27,28 @@ _MAX_INTEGER_ELEMENTS = 1024
 _MAX_FLOAT_ELEMENTS = 16
 
 Key = tuple[tuple[Any, ...], ...]
-InterpreterFactory = Callable[[Mapping[ir.Value, Any], set[ir.Value]], Interpreter]
+InterpreterFactory = Callable[[Mapping[ir.Value, Any], set[ir.Value], Keys], Interpreter]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compiled:
-    """A segment compiled for one key. `traced` are the inputs that it takes as arguments; `reloaded`: from the disk."""
+    """A segment compiled for one key. `traced` are the inputs that it takes as arguments; `reloaded`: from the disk.
+
+    `random`: it takes entropy as a last argument, new in every call.
+    """
 
     function: jax.stages.Compiled
     reloaded: bool
     traced: tuple[ir.Value, ...]
     weights: tuple[jax.Array, ...]
     outputs: tuple[ir.Value, ...]
+    random: bool
 
     def __call__(self, values: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
-        return dict(zip(self.outputs, self.function(*[values[v] for v in self.traced], *self.weights)))
+        arguments = [*(values[v] for v in self.traced), *self.weights]
+        if self.random:
+            arguments.append(fresh_entropy())
+        return dict(zip(self.outputs, self.function(*arguments)))
 
 
 class TooManyCompilations(PfvmError):
@@ -141,8 +149,9 @@ class SegmentRunner:
         traced = tuple(v for v in values if v not in special)
         outputs = self.segment.outputs
 
-        def function(inputs: list[jax.Array], weights: list[jax.Array]) -> list[Any]:
-            interpreter = self._interpreter(dict(zip(self._arguments, weights)), self._specialization.forced)
+        def function(inputs: list[jax.Array], weights: list[jax.Array], entropy: jax.Array) -> list[Any]:
+            given = dict(zip(self._arguments, weights))
+            interpreter = self._interpreter(given, self._specialization.forced, Keys(entropy))
             scope = Scope(self._opsets, {**known, **dict(zip(traced, inputs))})
             for node in self.segment.nodes:
                 tracing.append(node)
@@ -153,7 +162,7 @@ class SegmentRunner:
         program = self._preparation.split(function, structs, self._arguments)
         try:
             compiled, reloaded = compile_program(program, self._fusion, self._device)
-            return Compiled(compiled, reloaded, traced, program.weights, outputs)
+            return Compiled(compiled, reloaded, traced, program.weights, outputs, program.random)
         except jax.errors.JaxRuntimeError as error:
             reason = str(error).strip().split("\n")[0]
             raise PfvmError(f"{self._device_name}: XLA could not compile the model: {reason}") from error

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from pfvm.errors import PfvmError, UnsupportedOpError
 
 from . import attributes
+from .random_keys import Keys
 
 Array = "np.ndarray | jax.Array"
 
@@ -64,7 +65,8 @@ class Scope:
     """One activation of the main graph or of a function body.
 
     `bound` holds the attributes of the calling node (for references), `call` and `parent` lead to the caller, and
-    `bodies` maps the bodies of control-flow nodes that were met in this activation to these nodes.
+    `bodies` maps the bodies of control-flow nodes that were met in this activation to these nodes. `iterations` are the
+    numbers of the iterations that this activation is in, outermost first.
     """
 
     opsets: Mapping[str, int]
@@ -74,10 +76,12 @@ class Scope:
     parent: Scope | None = None
     body: ir.Function | None = None
     bodies: dict[ir.Graph, ir.Node] = dataclasses.field(default_factory=dict)
+    iterations: tuple[Any, ...] = ()
 
-    def nested(self) -> Scope:
+    def nested(self, iteration: Any = None) -> Scope:
         """The same activation as a control-flow body sees it: what the body computes stays in there."""
-        return dataclasses.replace(self, env=ChainMap({}, self.env))
+        inside = self.iterations if iteration is None else (*self.iterations, iteration)
+        return dataclasses.replace(self, env=ChainMap({}, self.env), iterations=inside)
 
     def opset(self, domain: str) -> int:
         return self.opsets.get(domain, self.opsets.get("ai.onnx", 1) if domain == "" else 1)
@@ -109,7 +113,8 @@ class Context:
     scope: Scope
     operands: Sequence[Any]
     host_value: Callable[[ir.Value, Any], np.ndarray | None]
-    run_graph: Callable[[ir.Graph, ir.Node, Scope, Sequence[Any]], list[Any]]
+    run_graph: Callable[[ir.Graph, ir.Node, Scope, Sequence[Any], Any], list[Any]]
+    keys: Keys
     xp: ModuleType = jnp
     force_host: bool = False
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -146,9 +151,13 @@ class Context:
         """The value of an operand as numpy where it is known at compile time, else None."""
         return self.host_value(self._value_of(operand), operand)
 
-    def run_body(self, body: ir.Graph, inputs: Sequence[Any] = ()) -> list[Any]:
-        """The outputs of a body of this node for the given values of its inputs."""
-        return self.run_graph(body, self.node, self.scope, inputs)
+    def run_body(self, body: ir.Graph, inputs: Sequence[Any] = (), iteration: Any = None) -> list[Any]:
+        """The outputs of a body of this node for the given values of its inputs; `iteration`: its number, in a loop."""
+        return self.run_graph(body, self.node, self.scope, inputs, iteration)
+
+    def random_key(self) -> Any:
+        """A key that no other evaluation in any call has."""
+        return self.keys.next(self.scope.iterations)
 
     def concrete(self, operand: Any) -> np.ndarray:
         """The value of an operand as numpy, known at compile time.

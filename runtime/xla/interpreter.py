@@ -14,6 +14,7 @@ from pfvm.errors import InvalidModelError, PfvmError, UnsupportedOpError
 
 from .context import HOST_ELEMENTS, Context, NeedsValue, Scope, TraceInstead, locate
 from .layouts import adapter_of, is_channels_last, plain
+from .random_keys import Keys
 from .registry import Rule, lookup
 from .schema_functions import SchemaFunctions
 from .weights import Weights
@@ -23,8 +24,9 @@ from .weights import Weights
 class Interpreter:
     """Evaluates nodes during one trace.
 
-    `weights` holds the constants of the whole model, `arguments` their traced counterparts in this executable, and
-    `forced` the values that must be computed at trace time, whatever their size, because a rule needs them.
+    `weights` holds the constants of the whole model, `arguments` their traced counterparts in this executable,
+    `forced` the values that must be computed at trace time, whatever their size, because a rule needs them, and `keys`
+    what random numbers without a seed come from.
     """
 
     functions: Mapping[tuple[str, str, str], ir.Function]
@@ -32,6 +34,7 @@ class Interpreter:
     weights: Weights
     arguments: Mapping[ir.Value, Any]
     forced: frozenset[ir.Value] | set[ir.Value]
+    keys: Keys
 
     def run(self, nodes: Iterable[ir.Node], scope: Scope) -> None:
         for node in nodes:
@@ -42,10 +45,15 @@ class Interpreter:
                 if value.name:
                     scope.env[value] = result
 
-    def run_graph(self, graph: ir.Graph, node: ir.Node, scope: Scope, inputs: Sequence[Any]) -> list[Any]:
-        """Evaluate a body of the control-flow node `node`, which `scope` holds; returns the body's outputs."""
+    def run_graph(
+        self, graph: ir.Graph, node: ir.Node, scope: Scope, inputs: Sequence[Any], iteration: Any
+    ) -> list[Any]:
+        """Evaluate a body of the control-flow node `node`, which `scope` holds; returns the body's outputs.
+
+        iteration: the number of the iteration, where the node is a loop.
+        """
         scope.bodies[graph] = node
-        inner = scope.nested()
+        inner = scope.nested(iteration)
         inner.env.update(zip(graph.inputs, inputs))
         self.run(graph, inner)
         return [self.read(value, inner) for value in graph.outputs]
@@ -91,14 +99,15 @@ class Interpreter:
     def call(self, function: ir.Function, node: ir.Node, operands: list[Any], scope: Scope) -> tuple[Any, ...]:
         """Inline a function: evaluate its body with the node's operands and attributes."""
         padded = operands + [None] * (len(function.inputs) - len(operands))
-        inner = Scope(function.opset_imports or scope.opsets, {}, _bind(function, node, scope), node, scope, function)
+        opsets, bound = function.opset_imports or scope.opsets, _bind(function, node, scope)
+        inner = Scope(opsets, {}, bound, node, scope, function, iterations=scope.iterations)
         for value, operand in zip(function.inputs, padded):
             inner.env[value] = operand
         self.run(function, inner)
         return tuple(self._operand(value, inner) for value in function.outputs)
 
     def apply(self, rule: Rule, node: ir.Node, operands: list[Any], scope: Scope) -> tuple[Any, ...]:
-        context = Context(node, scope, operands, self.host_value, self.run_graph)
+        context = Context(node, scope, operands, self.host_value, self.run_graph, self.keys)
         context.force_host = any(value in self.forced for value in node.outputs)
         try:
             results = self._adapted(rule, context) if is_channels_last(operands) else None

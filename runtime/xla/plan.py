@@ -17,6 +17,7 @@ from .host import HostRunner
 from .host_nodes import value_types
 from .interpreter import Interpreter
 from .prepared import Preparation
+from .random_keys import Keys
 from .schema_functions import SchemaFunctions
 from .segments import Segment, cut
 from .weights import Weights
@@ -116,8 +117,8 @@ class Planner:
             return segment, BehindCut(runner, HostRunner(segment, self._model, self._types)), runner
         return segment, runner, runner
 
-    def _interpreter(self, arguments: Mapping[ir.Value, Any], forced: set[ir.Value]) -> Interpreter:
-        return Interpreter(self._model.functions, self._schema_functions, self._weights, arguments, forced)
+    def _interpreter(self, arguments: Mapping[ir.Value, Any], forced: set[ir.Value], keys: Keys) -> Interpreter:
+        return Interpreter(self._model.functions, self._schema_functions, self._weights, arguments, forced, keys)
 
 
 class BehindCut:

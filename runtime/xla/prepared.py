@@ -17,6 +17,7 @@ import jax.extend.core as jex
 import onnx_ir as ir
 
 from .numpy_steps import NUMPY_STEPS, evaluate
+from .random_keys import ENTROPY
 from .weights import Weights
 
 # Parts of a weight would be arguments each.
@@ -25,10 +26,14 @@ _LEFT = {"slice", "split", "squeeze", "gather", "dynamic_slice"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """A traced function whose arguments are the caller's `inputs`, then `weights` (arrays of the device)."""
+    """A traced function whose arguments are the caller's `inputs`, then `weights` (arrays of the device).
+
+    `random`: it draws random numbers, from entropy that is its last argument.
+    """
 
     traced: jax.stages.Traced
     weights: tuple[jax.Array, ...]
+    random: bool
 
 
 class Preparation:
@@ -41,26 +46,28 @@ class Preparation:
         self._lock = threading.Lock()
 
     def split(self, function: Callable[..., Any], inputs: Sequence[Any], values: Sequence[ir.Value]) -> Program:
-        """Trace ``function(inputs, weights)`` for the types `inputs` and the model's constants `values`, and split it.
+        """Trace and split ``function(inputs, weights, entropy)`` for the types `inputs` and the constants `values`.
 
         Call with 64-bit types enabled.
         """
         structs = [self._weights.struct(value) for value in values]
-        closed = jax.jit(function).trace(list(inputs), structs).jaxpr
+        closed = jax.jit(function).trace(list(inputs), structs, ENTROPY).jaxpr
         jaxpr = closed.jaxpr
         sources = dict(zip(jaxpr.invars[len(inputs) :], values))
+        entropy = jaxpr.invars[-1]
         early, late = _partition(jaxpr, set(sources))
         needed = dict.fromkeys(v for eqn in late for v in eqn.invars if isinstance(v, jex.Var))
         needed.update(dict.fromkeys(v for v in jaxpr.outvars if isinstance(v, jex.Var)))
         derived = {v for eqn in early for v in eqn.outvars}
         kept = [v for v in needed if v in sources or v in derived]
         arrays = self._arrays_of(closed, kept, early, sources)
-        variables = [*jaxpr.invars[: len(inputs)], *kept]
+        random = [entropy] if entropy in needed else []
+        variables = [*jaxpr.invars[: len(inputs)], *kept, *random]
         rest = _closed(closed, variables, jaxpr.outvars, late)
         avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in variables]
         sharding = jax.sharding.SingleDeviceSharding(self._device)
         jitted = jax.jit(jex.jaxpr_as_fun(rest), in_shardings=sharding, out_shardings=sharding, keep_unused=False)
-        return Program(jitted.trace(*avals), arrays)
+        return Program(jitted.trace(*avals), arrays, bool(random))
 
     def _arrays_of(
         self, whole: Any, variables: list[Any], early: list[Any], sources: dict[Any, ir.Value]

@@ -57,7 +57,7 @@ class _Loop:
         # The body sees a true condition always: otherwise it would not run.
         inputs = [self._scalar(0, i), self._scalar(1, np.asarray(True))]
         inputs += [a if same else b for a, b, same in zip(self.initial, carried, self.invariant)]
-        go, *rest = self.ctx.run_body(self.body, inputs)
+        go, *rest = self.ctx.run_body(self.body, inputs, i)
         return go, rest[: len(self.initial)], rest[len(self.initial) :]
 
     def _scalar(self, index: int, value: Any) -> Any:

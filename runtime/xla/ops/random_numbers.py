@@ -1,34 +1,27 @@
 """Random numbers, by jax.random.
 
 A node with a `seed` is a pure function of it: every call and every process gives the same numbers. A node without one
-draws from a generator that its executable seeds when it is compiled, and that moves on with every evaluation.
+draws anew in every call and every iteration, from entropy that the call brings along.
 The numbers are not those of other implementations: the standard leaves the generator open.
 """
 
 from __future__ import annotations
 
-import itertools
-import secrets
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
-from jax.experimental import io_callback
 from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.random_keys import seeded_key
 from pfvm.runtime.xla.registry import register
 
 
 def random_key(ctx: Context) -> Any:
     """The key that the node's random numbers come from."""
     seed = ctx.attr("seed", None)
-    if seed is not None:
-        return jax.random.key(int(np.float32(seed).view(np.uint32)))
-    # The program cannot count its own calls. The host does, and hands in the number when the node is evaluated.
-    calls = itertools.count()
-    call = io_callback(lambda: np.uint32(next(calls) & 0xFFFFFFFF), jax.ShapeDtypeStruct((), np.uint32))
-    return jax.random.fold_in(jax.random.key(secrets.randbits(32)), call)
+    return ctx.random_key() if seed is None else seeded_key(seed)
 
 
 def _element_type(ctx: Context, x: Any = None) -> np.dtype:

@@ -25,9 +25,9 @@ class _Scan:
     body: ir.Graph
     states: int
 
-    def step(self, carried: Sequence[Any], elements: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """One iteration → (states, elements of the scan outputs). Raises InvalidModelError where a state changes."""
-        results = self.ctx.run_body(self.body, [*carried, *elements])
+    def step(self, t: Any, carried: Sequence[Any], elements: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Iteration `t` → (states, elements of the scan outputs). Raises InvalidModelError where a state changes."""
+        results = self.ctx.run_body(self.body, [*carried, *elements], t)
         after = results[: self.states]
         try:
             check_types(self.ctx, self.body.inputs[: self.states], carried, after)
@@ -35,15 +35,19 @@ class _Scan:
             raise InvalidModelError(f"{self.ctx.where}: {change.why}") from None
         return after, results[self.states :]
 
-    def run(self, initial: Sequence[Any], sequences: Sequence[Any], length: int) -> tuple[Any, list[Any]]:
+    def run(self, initial: Sequence[Any], sequences: Sequence[Any], length: int, first: Any = 0) -> tuple[Any, Any]:
+        """All iterations; `first` is the number of the first."""
         if self.ctx.force_host and length:
             return self.unrolled(initial, sequences, length)
 
-        def step(carried: Any, elements: Any) -> tuple[Any, Any]:
-            after, scanned = self.step(carried, elements)
-            return arrays(after), arrays(scanned)
+        def step(state: tuple[Any, Any], elements: Any) -> tuple[Any, Any]:
+            t, carried = state
+            after, scanned = self.step(t, carried, elements)
+            return (t + 1, arrays(after)), arrays(scanned)
 
-        return lax.scan(step, arrays(initial), arrays(sequences), length=length)
+        state = (jnp.asarray(first, jnp.int64), arrays(initial))
+        (_, carried), scanned = lax.scan(step, state, arrays(sequences), length=length)
+        return carried, scanned
 
     def unrolled(
         self, carried: Sequence[Any], sequences: Sequence[Any], length: int
@@ -54,17 +58,18 @@ class _Scan:
             )
         columns = []
         for t in range(length):
-            carried, scanned = self.step(carried, [np.asarray(s[t]) if _on_host(s) else s[t] for s in sequences])
+            elements = [np.asarray(s[t]) if _on_host(s) else s[t] for s in sequences]
+            carried, scanned = self.step(t, carried, elements)
             columns.append(scanned)
         names = self.body.outputs[self.states :]
         return carried, [stack(self.ctx, v.name, column) for v, column in zip(names, zip(*columns))]
 
-    def ragged(self, initial: Sequence[Any], sequences: Sequence[Any], valid: Any) -> tuple[Any, Any]:
+    def ragged(self, initial: Sequence[Any], sequences: Sequence[Any], valid: Any, first: Any) -> tuple[Any, Any]:
         """Only the first `valid` iterations count: states stay, and scan outputs are zero after them."""
 
         def step(state: Any, elements: Any) -> tuple[Any, Any]:
             t, carried = state
-            after, scanned = self.step(carried, elements)
+            after, scanned = self.step(first + t, carried, elements)
             counts = t < valid
             kept = [jnp.where(counts, new, old) for new, old in zip(arrays(after), carried)]
             return (t + 1, kept), [jnp.where(counts, y, jnp.zeros_like(y)) for y in arrays(scanned)]
@@ -104,22 +109,23 @@ def scan_8(ctx: Context, node: ir.Node, lengths: Any, *operands: Any) -> Any:
     batch = sequences[0].shape[0]
     if any(x.ndim == 0 or x.shape[0] != batch for x in (*initial, *sequences)):
         raise InvalidModelError(f"{ctx.where}: all of its states and scan inputs need one batch size")
+    firsts = jnp.arange(batch, dtype=jnp.int64) * length  # an iteration of one batch element is none of another
     if lengths is None:
         whole = [jnp.flip(s, 1) if flip else s for s, flip in zip(sequences, backward, strict=True)]
-        carried, scanned = jax.vmap(lambda a, b: _scan_lists(this, a, b, length))(initial, whole)
+        carried, scanned = jax.vmap(lambda a, b, first: _scan_lists(this, a, b, length, first))(initial, whole, firsts)
         return [*carried, *scanned]
 
-    def one(states: Any, elements: Any, valid: Any) -> Any:
+    def one(states: Any, elements: Any, valid: Any, first: Any) -> Any:
         order = jnp.clip(valid - 1 - jnp.arange(length), 0, None)
         turned = [s[order] if flip else s for s, flip in zip(elements, backward, strict=True)]
-        return this.ragged(states, turned, valid)
+        return this.ragged(states, turned, valid, first)
 
-    carried, scanned = jax.vmap(one)(initial, sequences, jnp.asarray(lengths))
+    carried, scanned = jax.vmap(one)(initial, sequences, jnp.asarray(lengths), firsts)
     return [*carried, *scanned]
 
 
-def _scan_lists(this: _Scan, initial: Any, sequences: Any, length: int) -> Any:
-    carried, scanned = this.run(initial, sequences, length)
+def _scan_lists(this: _Scan, initial: Any, sequences: Any, length: int, first: Any) -> Any:
+    carried, scanned = this.run(initial, sequences, length, first)
     return arrays(carried), arrays(scanned)
 
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from jax import lax
 from pfvm.runtime.xla.context import Context
 from pfvm.runtime.xla.layouts import ChannelsLast, accepting, adapts, channels_last, plain
-from pfvm.runtime.xla.ops.windows import Window, read_window
+from pfvm.runtime.xla.ops.windows import Window, check_fits, read_window
 from pfvm.runtime.xla.registry import register
 
 # XLA's CPU convolution with groups is slower than the same sum written out over the kernel's positions: 5-42 times for
@@ -39,10 +39,11 @@ def _conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Chan
 def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None) -> Any:
     """The channels-last data of the convolution that the attributes describe, without bias.
 
-    `accumulate` is the result type where it differs.
+    `accumulate` is the result type where it differs. Raises UnsupportedOpError where the kernel does not fit.
     """
     group = ctx.attr("group") or 1
     window = read_window(ctx, x.shape[2:], w.shape[2:])
+    check_fits(ctx, x.shape[2:], window)
     data, kernel = channels_last(x), _spatial_first(w)
     if accumulate is None and group > 1 and math.prod(window.kernel) <= _MAX_SHIFTED_TAPS:
         return _grouped(data, kernel, window, group)

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 from jax import lax
-from pfvm.errors import UnsupportedOpError
-from pfvm.runtime.xla.context import Context, describe
+from pfvm.runtime.xla.context import Context
 from pfvm.runtime.xla.layouts import ChannelsLast, accepting, adapts, plain
-from pfvm.runtime.xla.ops.windows import Window, read_window
+from pfvm.runtime.xla.ops.windows import Window, check_fits, read_window
 from pfvm.runtime.xla.registry import register
 
 
@@ -20,9 +19,8 @@ def _pool_window(ctx: Context, size: tuple[int, ...]) -> tuple[Window, tuple[tup
     """The window, and its pads extended at the end so that ceil_mode's last, partly outside, windows exist."""
     window = read_window(ctx, size, tuple(ctx.attr("kernel_shape")))
     if not ctx.attr("ceil_mode", 0) or ctx.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        for n, k, d, (a, b) in zip(size, window.kernel, window.dilations, window.pads):
-            if 0 < n < (k - 1) * d + 1 - a - b:  # ONNX's formula gives no window, ONNX Runtime one that reads outside
-                raise UnsupportedOpError(f"{describe(ctx.node)}: its window of {k} is larger than the input's {n}")
+        if all(size):
+            check_fits(ctx, size, window)
         return window, window.pads
     extended = []
     for n, k, s, d, (a, b) in zip(size, window.kernel, window.strides, window.dilations, window.pads):

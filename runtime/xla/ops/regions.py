@@ -13,7 +13,7 @@ import onnx_ir as ir
 from jax import lax
 from pfvm.runtime.xla.context import Context
 from pfvm.runtime.xla.ops.sampling import read_at
-from pfvm.runtime.xla.ops.windows import read_window
+from pfvm.runtime.xla.ops.windows import check_fits, read_window
 from pfvm.runtime.xla.registry import register
 
 
@@ -130,6 +130,7 @@ def deform_conv(ctx: Context, node: ir.Node, x: Any, w: Any, offset: Any, bias: 
     kernel = tuple(w.shape[2:])
     rank, taps, parts = len(size), math.prod(kernel), ctx.attr("offset_group") or 1
     window = read_window(ctx, tuple(size), kernel)
+    check_fits(ctx, tuple(size), window)
     out = window.output_size(tuple(size))
     moves = offset.reshape(n * parts, taps, rank, *out)
     positions = []

@@ -1,4 +1,6 @@
-"""Random numbers without a seed: new ones at every evaluation, from an argument of the program and not a callback."""
+"""Random numbers: with a seed the same in every call, without one new; other ones in every iteration either way.
+
+They come from an argument of the program and not from a callback."""
 
 from __future__ import annotations
 
@@ -75,6 +77,29 @@ def test_a_seeded_node_beside_repeats():
     calls = [first({}), first({}), second({})]
     assert len(np.unique([c["a"] for c in calls])) == 2
     assert len(np.unique([c["b"] for c in calls])) == 6
+
+
+@pytest.mark.parametrize("name", ["counted loop", "nested loops", "scan"])
+def test_a_seed_is_that_of_a_generator_which_iterations_do_not_start_anew(name: str):
+    text = PROGRAMS[name].replace("<shape = [2]", "<seed = 3.0, shape = [2]")
+    first, second = (executable(name, text)(FEEDS.get(name, {}))["y"] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert len(np.unique(first)) == first.size
+
+
+@pytest.mark.parametrize("seed", ["", "seed = 1.0, "])
+def test_shapes_that_follow_from_random_numbers(seed: str):
+    draw = f"RandomUniform<{seed}low = 2.0, high = 6.0, shape = [2]>"
+    text = f"g () => (float[a, b] y) {{ r = {draw}() s = Cast<to = 7>(r) y = ConstantOfShape(s) }}"
+    in_loop = f"""g () => (float y) <int64 m = {{3}}, bool go = {{1}}, float zero = {{0}}> {{
+      y = Loop(m, go, zero) <body = b (int64 i, bool c, float t) => (bool d, float u) {{ d = Identity(c)
+        r = {draw}() s = Cast<to = 7>(r) z = ConstantOfShape<value = float[1] {{1}}>(s)
+        n = ReduceSum<keepdims = 0>(z) u = Add(t, n) }}> }}"""
+    source = '<ir_version: 9, opset_import: ["" : 20]>\n'
+    y = load(onnx.parser.parse_model(source + text), "xla:cpu")({})["y"]
+    assert all(2 <= n < 6 for n in y.shape)
+    total = load(onnx.parser.parse_model(source + in_loop), "xla:cpu")({})["y"]
+    assert 3 * 4 <= total <= 3 * 25 and total == round(float(total))
 
 
 def test_programs_that_draw_are_kept_on_disk(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -25,9 +25,19 @@ def fresh_entropy() -> np.ndarray:
     return np.frombuffer(os.urandom(4 * _WORDS), np.uint32)
 
 
-def seeded_key(seed: float) -> jax.Array:
-    """The key of a node with a `seed` attribute: every call and every process gives the same numbers."""
-    return jax.random.key(int(np.float32(seed).view(np.uint32)), impl=_GENERATOR)
+def seeded_key(seed: float, iterations: Sequence[Any]) -> jax.Array:
+    """The key of a node with a `seed` attribute: every call and every process gives the same numbers.
+
+    The standard's seed is that of a generator, which a loop does not start anew: every iteration draws other numbers,
+    as in ONNX Runtime. `iterations`: the numbers of the iterations that the node is in, traced or not.
+    """
+    return _folded(jax.random.key(int(np.float32(seed).view(np.uint32)), impl=_GENERATOR), iterations)
+
+
+def _folded(key: jax.Array, numbers: Iterable[Any]) -> jax.Array:
+    for number in numbers:
+        key = jax.random.fold_in(key, number)
+    return key
 
 
 class Keys:
@@ -41,6 +51,4 @@ class Keys:
     def next(self, iterations: Sequence[Any]) -> jax.Array:
         """A key for one evaluation. `iterations`: the numbers of the iterations that it is in, traced or not."""
         key = jax.random.wrap_key_data(self._entropy, impl=_GENERATOR)
-        for number in (next(self._count), *iterations):
-            key = jax.random.fold_in(key, number)
-        return key
+        return _folded(key, (next(self._count), *iterations))

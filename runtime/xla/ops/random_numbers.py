@@ -1,8 +1,8 @@
 """Random numbers, by jax.random.
 
-A node with a `seed` is a pure function of it: every call and every process gives the same numbers. A node without one
-draws anew in every call and every iteration, from entropy that the call brings along.
-The numbers are not those of other implementations: the standard leaves the generator open.
+A node with a `seed` is a pure function of it: every call and every process gives the same numbers, other ones in
+every iteration of a loop. A node without one draws anew in every call and iteration, from entropy that the call brings
+along. The numbers are not those of other implementations: the standard leaves the generator open.
 """
 
 from __future__ import annotations
@@ -13,15 +13,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
+from pfvm.runtime.xla.bodies import data_dependent
 from pfvm.runtime.xla.context import Context
 from pfvm.runtime.xla.random_keys import seeded_key
 from pfvm.runtime.xla.registry import register
 
 
 def random_key(ctx: Context) -> Any:
-    """The key that the node's random numbers come from."""
+    """The key that the node's random numbers come from. Raises DataDependentShapeError where a shape follows from them.
+
+    (Numbers that are the same in every call can be a shape.)
+    """
     seed = ctx.attr("seed", None)
-    return ctx.random_key() if seed is None else seeded_key(seed)
+    key = ctx.random_key() if seed is None else seeded_key(seed, ctx.scope.iterations)
+    if ctx.force_host and isinstance(key, jax.core.Tracer):
+        raise data_dependent(ctx, "a shape follows from its random numbers")
+    return key
 
 
 def _element_type(ctx: Context, x: Any = None) -> np.dtype:

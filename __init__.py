@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 _HOME = {
     "optimize": "pfvm.runtime.api",
     "load": "pfvm.runtime.api",
+    "loop": "pfvm.compiler.loop",
     "devices": "pfvm.runtime.device",
     "compile": "pfvm.runtime.compiled",
     "export": "pfvm.compiler.capture.export",
@@ -22,10 +23,11 @@ _HOME = {
 _EXTRA = {"torch": "torch", "jax": "xla", "jaxlib": "xla"}
 _SUBPACKAGES = ("compiler", "errors", "passes", "runtime", "tools")
 
-__all__ = ["CompiledFunction", "Options", "PfvmError", "compile", "devices", "export", "load", "optimize"]
+__all__ = ["CompiledFunction", "Options", "PfvmError", "compile", "devices", "export", "load", "loop", "optimize"]
 
 if TYPE_CHECKING:
     from pfvm.compiler.capture.export import export
+    from pfvm.compiler.loop import loop
     from pfvm.compiler.options import Options
     from pfvm.errors import PfvmError
     from pfvm.runtime.api import load, optimize

@@ -147,6 +147,19 @@ def compile_command(
 
 
 @app.command()
+def loop(
+    model: Model,
+    steps: Annotated[int, typer.Option("-k", "-K", "--steps", help="Steps in one call.", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.", show_default=False)],
+) -> None:
+    """Turn a training step into K steps in one call: K batches in, K losses out, state carried between."""
+    from pfvm.compiler.loop import loop as loop_steps
+
+    loop_steps(model, steps, output=output)
+    print(f"{output}: {steps} steps a call", file=sys.stderr)
+
+
+@app.command()
 def run(
     model: Model,
     device: Annotated[str, typer.Option("--device", help="See `pfvm devices`.")] = "pfvm:cpu",

@@ -45,6 +45,10 @@ class MissingExtraError(PfvmError, ImportError):
         super().__init__(f"{feature} needs the {extra!r} extra: pip install 'pfvm[{extra}]'")
 
 
+class NoDeviceError(PfvmError, RuntimeError):
+    """A known device that is not here: no such hardware, driver or library. The message says what it needs."""
+
+
 class CaptureError(PfvmError):
     """A PyTorch function cannot be captured as a graph. Names the source line and what to write instead."""
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import pathlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pfvm.errors import MissingExtraError, NotBuiltError, OptionError, UnsupportedOpError, did_you_mean, short
+from pfvm.errors import (
+    MissingExtraError,
+    NoDeviceError,
+    NotBuiltError,
+    OptionError,
+    UnsupportedOpError,
+    did_you_mean,
+    short,
+)
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -25,7 +34,9 @@ class Device:
     platform: str  # "cpu", "cuda", "tpu", "emu", "auto"
     note: str
     extra: str | None = None  # the pip extra that it needs
-    module: str | None = None  # the module that this extra brings
+    modules: tuple[str, ...] = ()  # the modules that this extra brings; one of them is enough
+    library: tuple[str, str] | None = None  # a package and the pattern of a file in it that must be there
+    command: str | None = None  # how to install it, where no extra does
     built: bool = True
     topology: str | None = None
 
@@ -34,7 +45,9 @@ class Device:
         """ "ready"; "missing" when its extra is not installed; "not built" when this version has no such backend."""
         if not self.built:
             return "not built"
-        if self.module is not None and importlib.util.find_spec(self.module) is None:
+        if self.modules and not any(importlib.util.find_spec(module) for module in self.modules):
+            return "missing"
+        if self.library is not None and not _has_file(*self.library):
             return "missing"
         return "ready"
 
@@ -42,12 +55,18 @@ class Device:
     def advice(self) -> str:
         """What to do where the status is not "ready", else what the device is."""
         if self.status == "missing":
-            return f"{self.note}; install it with: pip install 'pfvm[{self.extra}]'"
+            return f"{self.note}; install it with: {self._install}"
         return self.note
 
+    @property
+    def _install(self) -> str:
+        return self.command or f"pip install 'pfvm[{self.extra}]'"
+
     def require(self) -> None:
-        """Raises MissingExtraError or NotBuiltError unless the device is ready."""
+        """Raises MissingExtraError, NoDeviceError or NotBuiltError unless the device is ready."""
         status = self.status
+        if status == "missing" and self.extra is None:
+            raise NoDeviceError(f"device {self.name} ({self.note}) is not here; install it with: {self._install}")
         if status == "missing":
             raise MissingExtraError(f"device {self.name}", self.extra or "")
         if status == "not built":
@@ -55,11 +74,32 @@ class Device:
             raise NotBuiltError(f"device {self.name} is not built in this version ({self.note}); ready here: {ready}")
 
 
+def _has_file(package: str, pattern: str) -> bool:
+    """Does an installed package have such a file? It is not imported."""
+    spec = importlib.util.find_spec(package)
+    folders = spec.submodule_search_locations or [] if spec is not None else []
+    return any(True for folder in folders for _ in pathlib.Path(folder).glob(pattern))
+
+
 _TABLE = (
     Device("pfvm:cpu", "pfvm", "cpu", "ONNX Runtime on the CPU"),
-    Device("xla:cpu", "xla", "cpu", "XLA on the CPU, through JAX", extra="xla", module="jax"),
-    Device("pfvm:cuda", "pfvm", "cuda", "ONNX Runtime on an NVIDIA GPU", built=False),
-    Device("xla:cuda", "xla", "cuda", "XLA on an NVIDIA GPU", built=False),
+    Device("xla:cpu", "xla", "cpu", "XLA on the CPU, through JAX", extra="xla", modules=("jax",)),
+    Device(
+        "pfvm:cuda",
+        "pfvm",
+        "cuda",
+        "ONNX Runtime on an NVIDIA GPU",
+        library=("onnxruntime", "capi/*onnxruntime_providers_cuda*"),
+        command="pip uninstall onnxruntime && pip install 'onnxruntime-gpu[cuda,cudnn]'",
+    ),
+    Device(
+        "xla:cuda",
+        "xla",
+        "cuda",
+        "XLA on an NVIDIA GPU",
+        extra="cuda",
+        modules=("jax_cuda13_plugin", "jax_cuda12_plugin"),
+    ),
     Device(
         "xla:tpu", "xla", "tpu", "XLA on a TPU; xla:tpu@TOPOLOGY compiles for one that is not attached", built=False
     ),
@@ -96,10 +136,10 @@ def parse_device(text: str | Device) -> Device:
 def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **options: Any) -> Executable:
     """Loads a model (not changed) on a device.
 
-    options go to the backend: threads, spinning, custom_ops_library, integer_kernels for pfvm:cpu; max_compilations,
-    allow_host, cut_shapes, bucket and fusion for xla:cpu (see XlaExecutable).
-    Raises OptionError for an unknown device or option, NotBuiltError, MissingExtraError, and what the backend raises
-    for the model.
+    options go to the backend: threads, spinning, custom_ops_library, integer_kernels for pfvm devices;
+    max_compilations, allow_host, cut_shapes, bucket and fusion for xla devices (see XlaExecutable).
+    Raises OptionError for an unknown device or option, NotBuiltError, MissingExtraError, NoDeviceError, and
+    what the backend raises for the model.
     """
     device = parse_device(device)
     device.require()
@@ -131,15 +171,16 @@ def _load(model: ir.Model, device: Device, options: dict[str, Any]) -> Executabl
     from .ort import OrtExecutable
 
     _refuse_unknown(device, options, ("threads", "custom_ops_library", "optimize", "integer_kernels", "spinning"))
-    return OrtExecutable(model, **options)
+    return OrtExecutable(model, device=device.name, **options)
 
 
 def device_ops(device: Device) -> dict[tuple[str, str], tuple[int, ...]]:
     """(domain, operator) → the opset versions from which the device has a kernel or a lowering of its own.
 
-    Domain "" is ai.onnx. Raises NotBuiltError and MissingExtraError.
+    Domain "" is ai.onnx. A GPU has those of the CPU: they are lowered for both, or ONNX Runtime falls back to the CPU.
+    Raises NotBuiltError and MissingExtraError.
     """
-    device.require()
+    (_BY_NAME[f"{device.backend}:cpu"] if device.platform == "cuda" else device).require()
     if device.backend == "xla":
         from .xla.registry import supported_ops as xla_ops
 

@@ -1,4 +1,4 @@
-"""`pfvm:cpu`: a model in ONNX Runtime, called with arrays of every element type."""
+"""`pfvm:cpu` and `pfvm:cuda`: a model in ONNX Runtime, called with arrays of every element type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class OrtExecutable:
-    """A model in an ONNX Runtime session on the CPU.
+    """A model in an ONNX Runtime session.
 
     model: an ir.Model (not changed), a path, or the bytes of a file.
     threads: threads inside an operator; None leaves the choice to ONNX Runtime (the number of cores).
@@ -34,11 +34,11 @@ class OrtExecutable:
     expand: express what ONNX Runtime lacks (an operator, an opset, a type) by what it has, where `model` is an
         ir.Model; see `pfvm.runtime.ort_expand`. False leaves the graph exactly as written.
     spinning: whether idle threads wait busily; None leaves it to ONNX Runtime, which does.
+    device: "pfvm:cpu" or "pfvm:cuda"; on a GPU, what ONNX Runtime has no CUDA kernel for runs on the CPU.
 
-    Raises UnsupportedOpError (unknown operator, no kernel), InvalidModelError, OptionError (bad library).
+    Raises UnsupportedOpError (unknown operator, no kernel), InvalidModelError, OptionError (bad library), and
+    NoDeviceError.
     """
-
-    device = "pfvm:cpu"
 
     def __init__(
         self,
@@ -50,7 +50,9 @@ class OrtExecutable:
         integer_kernels: bool = False,
         expand: bool = True,
         spinning: bool | None = None,
+        device: str = "pfvm:cpu",
     ) -> None:
+        self.device = device
         self._model = model if isinstance(model, ir.Model) else None
         options = session_options(
             threads=threads, custom_ops_library=custom_ops_library, optimize=optimize, spinning=spinning

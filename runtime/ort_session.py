@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
-from pfvm.errors import OptionError, UnsupportedOpError, short
+from pfvm.errors import NoDeviceError, OptionError, UnsupportedOpError, short
 
 from .ort_errors import load_error
 from .ort_expand.expander import expand as expand_model
@@ -24,6 +24,7 @@ DISABLED_OPTIMIZERS = (
     "MatmulTransposeFusion",  # Transpose → MatMul with a 1-D right side: FusedMatMul ignores the transposition
     "AttentionFusion",  # takes every mask value but 0 for 1, where the graph computes (1 - mask) * -10000
 )
+_CUDA = "CUDAExecutionProvider"
 # QDQ groups become integer kernels: results move by a quantization step. Off unless asked for.
 _INTEGER_KERNELS = "QDQSelectorActionTransformer"
 
@@ -106,19 +107,43 @@ def open_session(
         source = serialize(model, shared)
     else:
         source = model if isinstance(model, bytes) else os.fspath(model)
+    providers = _providers(device)
     disabled = [*DISABLED_OPTIMIZERS, *([] if integer_kernels else [_INTEGER_KERNELS])]
 
     def create(data: str | bytes) -> onnxruntime.InferenceSession:
         try:
-            return onnxruntime.InferenceSession(
-                data, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
-            )
+            session = onnxruntime.InferenceSession(data, options, providers=providers, disabled_optimizers=disabled)
+            _check_provider(session.get_providers(), device)
+            return session
+        except NoDeviceError:
+            raise
         except Exception as error:
             raise load_error(error, model if isinstance(model, ir.Model) else None, device) from error
 
     if not expand or not isinstance(source, bytes):
         return create(source), memory
     return _create_expanded(source, create), memory
+
+
+def _providers(device: str) -> list[str | tuple[str, dict[str, str]]]:
+    """ONNX Runtime's name for where a device runs, the CPU last. Raises NoDeviceError for a build without CUDA."""
+    import onnxruntime
+
+    if device == "pfvm:cpu":
+        return ["CPUExecutionProvider"]
+    _check_provider(onnxruntime.get_available_providers(), device)
+    # TF32 would round the operands of float32 products to 10 bits.
+    return [(_CUDA, {"use_tf32": "0"}), "CPUExecutionProvider"]
+
+
+def _check_provider(providers: Sequence[str], device: str) -> None:
+    """ONNX Runtime falls back to the CPU where it finds no GPU; a user who asked for one should know."""
+    if device == "pfvm:cuda" and _CUDA not in providers:
+        raise NoDeviceError(
+            f"device {device} is not here: ONNX Runtime has {', '.join(providers)}; it needs an NVIDIA GPU with its "
+            "driver, and onnxruntime-gpu in the place of onnxruntime: pip uninstall onnxruntime && "
+            "pip install 'onnxruntime-gpu[cuda,cudnn]'"
+        )
 
 
 def _create_expanded(

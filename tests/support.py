@@ -14,6 +14,8 @@ from pfvm.compiler.driver import compile_model
 from pfvm.compiler.exporter import to_proto
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.options import Options, parse
+from pfvm.errors import MissingExtraError, NoDeviceError
+from pfvm.runtime.device import load_executable
 from pfvm.runtime.ort import evaluate
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -22,6 +24,15 @@ HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 def model(text: str) -> onnx.ModelProto:
     """A model from its text form; without a header it has IR version 8 and opset 17."""
     return onnx.parser.parse_model(text if text.lstrip().startswith("<") else HEADER + text)
+
+
+def has_gpu(device: str) -> bool:
+    """Does this device ("pfvm:cuda", "xla:cuda") run here?"""
+    try:
+        load_executable(ir.from_proto(model("g (float[1] x) => (float[1] y) { y = Neg(x) }")), device)
+    except (NoDeviceError, MissingExtraError):
+        return False
+    return True
 
 
 def run_passes(source: str | onnx.ModelProto, *passes: str) -> onnx.ModelProto:

@@ -10,8 +10,9 @@ import onnx
 import onnx_ir as ir
 import pfvm
 import pytest
-from pfvm.errors import MissingExtraError, NotBuiltError, OptionError, UnsupportedOpError
+from pfvm.errors import MissingExtraError, NoDeviceError, NotBuiltError, OptionError, UnsupportedOpError
 from pfvm.runtime.device import devices, load_executable, parse_device
+from support import has_gpu
 
 TEXT = '<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Relu (x) }'
 
@@ -45,6 +46,29 @@ def test_devices_of_later_versions_say_so(name: str) -> None:
     assert parse_device(name).status == "not built"
     with pytest.raises(NotBuiltError, match=f"device {name} is not built in this version"):
         load_executable(relu(), name)
+
+
+@pytest.mark.parametrize("name", ["pfvm:cuda", "xla:cuda"])
+def test_a_gpu_that_is_not_here_says_what_it_needs(name: str) -> None:
+    device = parse_device(name)
+    if device.status == "ready":
+        pytest.skip("the libraries for a GPU are installed")
+    assert device.status == "missing" and "install it with: pip" in device.advice
+    with pytest.raises((NoDeviceError, MissingExtraError), match=f"device {name} .*pip install"):
+        load_executable(relu(), name)
+
+
+def test_a_gpu_whose_libraries_find_none_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    if has_gpu("pfvm:cuda") or has_gpu("xla:cuda"):
+        pytest.skip("there is a GPU")
+    monkeypatch.setattr(type(parse_device("pfvm:cuda")), "status", "ready")
+    with pytest.raises(
+        NoDeviceError, match=r"device pfvm:cuda is not here: .*CPUExecutionProvider; it needs an NVIDIA"
+    ):
+        load_executable(relu(), "pfvm:cuda")
+    with pytest.raises(NoDeviceError, match=r"device xla:cuda is not here \(.*\); it needs an NVIDIA GPU"):
+        load_executable(relu(), "xla:cuda")
 
 
 def test_a_missing_extra_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:

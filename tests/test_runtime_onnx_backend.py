@@ -53,7 +53,8 @@ def test_compatibility_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not backend.supports_device("CUDA:0")
     monkeypatch.setenv("PFVM_DEVICE", "pfvm:cuda")
     assert backend.supports_device("CUDA:0")
-    with pytest.raises(NotBuiltError, match="pfvm:cuda"):
+    monkeypatch.setenv("PFVM_DEVICE", "xla:tpu")
+    with pytest.raises(NotBuiltError, match="xla:tpu"):
         backend.prepare(mul())
 
 

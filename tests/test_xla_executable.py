@@ -12,7 +12,7 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-from pfvm.errors import InputError, InvalidModelError, NotBuiltError, PfvmError, UnsupportedOpError  # noqa: E402
+from pfvm.errors import InputError, InvalidModelError, NoDeviceError, PfvmError, UnsupportedOpError  # noqa: E402
 from pfvm.runtime.executable import Executable  # noqa: E402
 from pfvm.runtime.xla import XlaExecutable, supported_ops  # noqa: E402
 
@@ -250,7 +250,7 @@ def test_operands_that_do_not_fit_name_the_node():
 def test_strings_without_a_host_and_other_platforms_are_refused():
     with pytest.raises(UnsupportedOpError, match="strings"):
         load("g (string[N] x) => (string[N] y) { y = Identity(x) }", allow_host=False)
-    with pytest.raises(NotBuiltError, match="xla:tpu"):
+    with pytest.raises(NoDeviceError, match=r"device xla:tpu is not here .*; it needs a TPU"):
         load("g (float[N] x) => (float[N] y) { y = Neg(x) }", platform="tpu")
 
 

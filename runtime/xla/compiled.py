@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.export
+import jax.extend.core as jex
 import numpy as np
 import onnx_ir as ir
 from pfvm.errors import PfvmError, UnsupportedOpError
@@ -16,7 +18,8 @@ from .context import DataDependentShapeError, NeedsValue, Scope, locate
 from .fusion import Fusion, compile_program
 from .host_nodes import data_dependent
 from .interpreter import Interpreter
-from .prepared import Preparation
+from .platforms import exact
+from .prepared import Preparation, Program
 from .random_keys import Keys, fresh_entropy
 from .segments import MustCut, Segment
 from .specialize import Specialization, backward_slice
@@ -70,7 +73,7 @@ class SegmentRunner:
         arguments: list[ir.Value],
         interpreter: InterpreterFactory,
         device: jax.Device,
-        device_name: str,
+        platform: str,
         max_compilations: int,
         allow_cut: bool,
         preparation: Preparation,
@@ -82,7 +85,8 @@ class SegmentRunner:
         self._weights = weights
         self._interpreter = interpreter
         self._device = device
-        self._device_name = device_name
+        self._platform = platform
+        self._device_name = f"xla:{platform}"
         self._max_compilations = max_compilations
         self._specialization = Specialization()
         self._executables: dict[Key, Compiled] = {}
@@ -130,20 +134,40 @@ class SegmentRunner:
                 f"{self._device_name}: this model was compiled for {self._max_compilations} different input shapes or "
                 f"values{self._specialised_names()}, the limit; pad inputs to fewer shapes or raise max_compilations"
             )
+        program, traced = self._program(values, self._platform)
+        try:
+            compiled, reloaded = compile_program(program, self._fusion, self._device)
+        except jax.errors.JaxRuntimeError as error:
+            reason = str(error).strip().split("\n")[0]
+            raise PfvmError(f"{self._device_name}: XLA could not compile the model: {reason}") from error
+        executable = Compiled(compiled, reloaded, traced, program.weights, self.segment.outputs, program.random)
+        self._executables[self._key(values)] = executable
+        return executable
+
+    def export(self, env: Mapping[ir.Value, Any], platform: str) -> jax.export.Exported:
+        """The program for the values of `env`, lowered for a platform that need not be here. Nothing is compiled."""
+        with self._lock:
+            program, _ = self._program({v: self._value(v, env) for v in self.segment.inputs}, platform)
+        closed = program.traced.jaxpr
+        avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.in_avals]
+        return jax.export.export(jax.jit(jex.jaxpr_as_fun(closed)), platforms=(platform,))(*avals)
+
+    def _program(self, values: Mapping[ir.Value, Any], platform: str) -> tuple[Program, tuple[ir.Value, ...]]:
+        """The traced program and the inputs that it takes as arguments. Grows the specialization until tracing goes."""
         tracing: list[ir.Node] = []
         while True:
             special = frozenset(self._specialization.inputs)
             try:
-                executable = self._build(values, special, tracing)
+                with exact(platform):
+                    return self._trace(values, special, tracing)
             except NeedsValue as request:
                 self._specialise(request, values, tracing[-1])
-                continue
             except DataDependentShapeError as error:
                 raise self._cut_or(error, tracing[-1]) from error
-            self._executables[self._key(values)] = executable
-            return executable
 
-    def _build(self, values: Mapping[ir.Value, Any], special: frozenset[ir.Value], tracing: list[ir.Node]) -> Compiled:
+    def _trace(
+        self, values: Mapping[ir.Value, Any], special: frozenset[ir.Value], tracing: list[ir.Node]
+    ) -> tuple[Program, tuple[ir.Value, ...]]:
         """`tracing` receives the segment's nodes as they are reached."""
         known = {v: np.asarray(x) for v, x in values.items() if v in special}
         traced = tuple(v for v in values if v not in special)
@@ -159,13 +183,7 @@ class SegmentRunner:
             return [interpreter.read(v, scope) for v in outputs]
 
         structs = [jax.ShapeDtypeStruct(values[v].shape, values[v].dtype) for v in traced]
-        program = self._preparation.split(function, structs, self._arguments)
-        try:
-            compiled, reloaded = compile_program(program, self._fusion, self._device)
-            return Compiled(compiled, reloaded, traced, program.weights, outputs, program.random)
-        except jax.errors.JaxRuntimeError as error:
-            reason = str(error).strip().split("\n")[0]
-            raise PfvmError(f"{self._device_name}: XLA could not compile the model: {reason}") from error
+        return self._preparation.split(function, structs, self._arguments), traced
 
     def _specialise(self, request: NeedsValue, values: Mapping[ir.Value, Any], node: ir.Node) -> None:
         """Grow the specialisation by what `request` asks for. Raises MustCut, or an error, where that cannot be."""

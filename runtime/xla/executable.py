@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.export
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import NotBuiltError
 from pfvm.runtime.executable import check_feeds, representation, specs_of
 
 from .buckets import Buckets
+from .compiled import SegmentRunner
 from .context import describe
 from .fusion import check_fusion
 from .host_nodes import host_nodes
 from .indices import index_checks
-from .plan import Plan, Planner
+from .plan import BehindCut, Plan, Planner
+from .platforms import device_of
 from .segments import MustCut, Segment
 from .support import check_supported
 from .weights import Weights
@@ -31,14 +33,15 @@ class XlaExecutable:
 
     allow_host: what XLA cannot express (strings, sequences, optionals, maps, image decoding, shapes that follow from
         run-time data) runs in ONNX Runtime, in host segments; False makes it an error that names the node. None: True
-        on the CPU only.
+        except on a TPU.
     bucket: {"batch": [1, 8, 32]} pads inputs along the dimension "batch" to the next of these sizes and cuts results
         back; OptionError where that might change the other rows' results.
     fusion: "default" or "no_convolution", a setting of XLA's CPU compiler; "auto" chooses by
         the model's operators.
     cut_shapes: a device segment behind a host segment is compiled for so many shapes; for more it runs on the host.
 
-    Raises UnsupportedOpError at load time for operators without a lowering.
+    Raises UnsupportedOpError at load time for operators without a lowering, and NoDeviceError where there is no such
+    device.
     """
 
     def __init__(
@@ -52,17 +55,15 @@ class XlaExecutable:
         bucket: Mapping[str, Sequence[int]] | None = None,
         fusion: str = "auto",
     ) -> None:
-        if platform != "cpu":
-            raise NotBuiltError(f"device xla:{platform} is not built yet; use xla:cpu")
-        device_name = f"xla:{platform}"
-        allow_host = platform == "cpu" if allow_host is None else allow_host
+        self._platform = platform
+        self._device = device_of(platform)
+        allow_host = platform != "tpu" if allow_host is None else allow_host
         self._host_nodes = host_nodes(model) if allow_host else {}
-        check_supported(model, device_name, self._host_nodes)
+        check_supported(model, f"xla:{platform}", self._host_nodes)
         self._weights = Weights(model)
         self.inputs, optional, self.outputs = specs_of(model)
         overridable = {v.name for v in self._weights.state}
         self.optional_inputs = tuple(spec for spec in optional if spec.name in overridable)
-        self._device = jax.devices(platform)[0]
         self._graph_inputs = {v.name: v for v in model.graph.inputs}
         self._graph_outputs = tuple(model.graph.outputs)
         self._buckets = Buckets(model, self.inputs, bucket) if bucket else None
@@ -72,7 +73,7 @@ class XlaExecutable:
             model,
             self._weights,
             self._device,
-            device_name,
+            platform,
             max_compilations,
             cut_shapes,
             allow_host,
@@ -104,8 +105,24 @@ class XlaExecutable:
         """XLA's optimized program text, one for each executable compiled so far."""
         return [text for runner in self._plan.device_runners for text in runner.hlo()]
 
+    def export(self, feeds: Mapping[str, Any], platform: str) -> list[jax.export.Exported]:
+        """The programs of the device segments for these feeds, lowered for a platform that need not be here.
+
+        platform: "cpu", "cuda" or "tpu". What lies before the last segment is run, on this executable's device.
+        Raises what a call raises.
+        """
+        checked = check_feeds(self.inputs, self.optional_inputs, feeds)
+        given = {self._graph_inputs[name]: array for name, array in checked.items()}
+        with jax.enable_x64(True):
+            while True:
+                plan = self._plan
+                try:
+                    return list(_exports(plan, dict(given), platform))
+                except MustCut as request:
+                    self._cut(request, plan)
+
     def __repr__(self) -> str:
-        return representation(f"xla:{self._device.platform}", self.inputs, self.outputs)
+        return representation(f"xla:{self._platform}", self.inputs, self.outputs)
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         checked = check_feeds(self.inputs, self.optional_inputs, feeds)
@@ -152,6 +169,15 @@ class XlaExecutable:
             return result
         # A copy: XLA may return an input's own buffer, and its arrays are read-only.
         return np.array(result)
+
+
+def _exports(plan: Plan, env: dict[ir.Value, Any], platform: str) -> Iterator[jax.export.Exported]:
+    last = plan.runners[-1] if plan.runners else None
+    for runner in plan.runners:
+        if isinstance(runner, (SegmentRunner, BehindCut)):
+            yield runner.export(env, platform)
+        if runner is not last:
+            env.update(runner(env))
 
 
 def _why(request: MustCut) -> str:

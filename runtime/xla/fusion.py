@@ -41,7 +41,7 @@ def check_fusion(fusion: str) -> Fusion:
 def compile_program(program: Program, fusion: Fusion, device: jax.Device) -> tuple[jax.stages.Compiled, bool]:
     """The executable and whether it came from the disk."""
     lowered = program.traced.lower()
-    setting = _setting(program.traced.jaxpr.jaxpr, fusion)
+    setting = _setting(program.traced.jaxpr.jaxpr, fusion) if device.platform == "cpu" else {}
     return compile_cached(lowered, device, str(setting) if setting else "", lambda: lowered.compile(setting))
 
 

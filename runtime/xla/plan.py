@@ -42,7 +42,7 @@ class Planner:
         model: ir.Model,
         weights: Weights,
         device: jax.Device,
-        device_name: str,
+        platform: str,
         max_compilations: int,
         cut_shapes: int,
         allow_host: bool,
@@ -51,7 +51,7 @@ class Planner:
         self._model = model
         self._weights = weights
         self._device = device
-        self._device_name = device_name
+        self._platform = platform
         self._max_compilations = max_compilations
         self._cut_shapes = cut_shapes
         self._allow_host = allow_host
@@ -107,7 +107,7 @@ class Planner:
             [v for v in self._weights.arguments() if v in needed],
             self._interpreter,
             self._device,
-            self._device_name,
+            self._platform,
             self._cut_shapes if segment.after_cut else self._max_compilations,
             self._allow_host,
             self._preparation,
@@ -137,3 +137,7 @@ class BehindCut:
             results = self._host(env)
         self.host_calls = next(self._count) + 1
         return results
+
+    def export(self, env: Mapping[ir.Value, Any], platform: str) -> jax.export.Exported:
+        """See `SegmentRunner.export`."""
+        return self._device.export(env, platform)

@@ -99,7 +99,8 @@ class Preparation:
         if all(eqn.primitive.name in NUMPY_STEPS for eqn in steps):
             results = evaluate(read, wanted, steps, arrays)
         else:
-            results = jax.jit(jex.jaxpr_as_fun(_closed(whole, read, wanted, steps)))(*arrays)
+            with jax.default_device(self._device):
+                results = jax.jit(jex.jaxpr_as_fun(_closed(whole, read, wanted, steps)))(*arrays)
         return jax.device_put(results, self._device)
 
 

@@ -168,10 +168,10 @@ def _load(model: ir.Model, device: Device, options: dict[str, Any]) -> Executabl
 
         _refuse_unknown(device, options, ("max_compilations", "allow_host", "cut_shapes", "bucket", "fusion"))
         return XlaExecutable(model, platform=device.platform, **options)
-    from .ort import OrtExecutable
+    from .image_decoding import load_ort
 
     _refuse_unknown(device, options, ("threads", "custom_ops_library", "optimize", "integer_kernels", "spinning"))
-    return OrtExecutable(model, device=device.name, **options)
+    return load_ort(model, device=device.name, **options)
 
 
 def device_ops(device: Device) -> dict[tuple[str, str], tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""A segment on the host: its nodes as a model of their own in ONNX Runtime."""
+"""A segment on the host: its nodes as a model of their own in ONNX Runtime (and Pillow, for images)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import jax
 import numpy as np
 import onnx_ir as ir
 from pfvm.errors import UnsupportedOpError
-from pfvm.runtime.ort import OrtExecutable
+from pfvm.runtime.executable import Executable
+from pfvm.runtime.image_decoding import load_ort
 
 from .segments import Segment
 
@@ -25,7 +26,7 @@ class HostRunner:
         self.segment = segment
         self._model = model
         self._types = types
-        self._sessions: dict[tuple[Any, ...], OrtExecutable] = {}
+        self._sessions: dict[tuple[Any, ...], Executable] = {}
         self._lock = threading.Lock()
 
     def __call__(self, env: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
@@ -39,9 +40,9 @@ class HostRunner:
         results = session({v.name or "": x for v, x in zip(self.segment.inputs, values)})
         return {v: results[v.name or ""] for v in self.segment.outputs}
 
-    def _open(self, values: list[Any]) -> OrtExecutable:
+    def _open(self, values: list[Any]) -> Executable:
         try:
-            return OrtExecutable(self._submodel(values))
+            return load_ort(self._submodel(values))
         except UnsupportedOpError as error:
             why = self.segment.reason or "behind a cut, and called with too many shapes"
             raise UnsupportedOpError(f"host segment ({why}): {error}") from error

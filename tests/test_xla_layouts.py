@@ -129,6 +129,13 @@ def test_weights_are_laid_out_before_the_first_call():
     assert shapes.count("f32[1,1,1,8]") == 2  # one shift for each convolution
 
 
+def test_single_numbers_are_known_to_the_compiler():
+    """A clip's bounds are no arguments: XLA makes one clamp of known ones."""
+    exe = XlaExecutable(model("mobilenet")[0])
+    exe(model("mobilenet")[1])
+    assert not [p for p in parameters(exe) if p.startswith("f32[]")]
+
+
 def test_both_fusions_are_equal_and_others_are_refused():
     results = [XlaExecutable(model("mobilenet")[0], fusion=f)(model("mobilenet")[1])["y"] for f in ("auto", "default")]
     np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-5)

@@ -1,7 +1,8 @@
 """The constants of a model: initializers of the graph and its bodies, and Constant nodes.
 
-Small integer and bool constants are shape data: they stay numpy and are known at trace time. Everything else is a
-weight: an argument of the executable, put on the device once, never a constant of the compiled program.
+Small integer and bool constants are shape data: they stay numpy and are known at trace time. So are single numbers
+(a clip's bounds, a scale), which the compiler does more with when it knows them. Everything else is a weight: an
+argument of the executable, put on the device once, never a constant of the compiled program.
 """
 
 from __future__ import annotations
@@ -31,15 +32,14 @@ class Weights:
         self._device: dict[ir.Value, jax.Array] = {}
         for value, tensor in _constants(model):
             self._tensors[value] = tensor
-            dtype, size = _dtype_and_size(tensor)
-            if value not in self.state and size <= HOST_ELEMENTS and dtype.kind in "iub":
+            if value not in self.state and _is_small(*_dtype_and_size(tensor)):
                 self._inline[value] = self.read(value)
 
     def __contains__(self, value: ir.Value) -> bool:
         return value in self._tensors
 
     def inline(self, value: ir.Value) -> np.ndarray | None:
-        """The value where it is small integer or bool data, else None."""
+        """The value where it is small integer or bool data or a single number, else None."""
         return self._inline.get(value)
 
     def constant(self, value: ir.Value, at_most: int | None = None) -> np.ndarray | None:
@@ -76,6 +76,10 @@ class Weights:
             if array.size <= HOST_ELEMENTS:  # large ones live on the device and in the model
                 self._numpy[value] = array
         return array
+
+
+def _is_small(dtype: np.dtype, size: int) -> bool:
+    return size <= (HOST_ELEMENTS if dtype.kind in "iub" else 1 if dtype.kind == "f" else 0)
 
 
 def _dtype_and_size(tensor: ir.TensorProtocol | np.ndarray) -> tuple[np.dtype, int]:

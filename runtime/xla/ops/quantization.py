@@ -50,8 +50,9 @@ def _quantized_type(ctx: Context, zero: Any) -> np.dtype:
 
 
 def saturate(x: Any, to: Any) -> Any:
-    limits = jnp.iinfo(to)
-    return jnp.clip(x, float(limits.min), float(limits.max)).astype(jnp.int32).astype(to)
+    """Whole floats as integers of type `to`. NaN, which a scale of 0 makes of 0, is the lowest, as in ONNX Runtime."""
+    low, high = float(jnp.iinfo(to).min), float(jnp.iinfo(to).max)
+    return jnp.where(x > low, jnp.minimum(x, high), low).astype(jnp.int32).astype(to)
 
 
 def _saturate_float(ctx: Context, x: Any, to: Any) -> Any:

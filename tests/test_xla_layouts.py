@@ -82,7 +82,10 @@ BLOCKS["shapes"][0].update({"zero": [0], "four": [4], "three": [3], "twice": np.
 
 
 def model(name: str) -> tuple[ir.Model, dict[str, np.ndarray]]:
-    shapes, body = BLOCKS[name]
+    return built_from(*BLOCKS[name])
+
+
+def built_from(shapes: dict, body: str) -> tuple[ir.Model, dict[str, np.ndarray]]:
     random = np.random.default_rng(0)
     given = {}
     for key, shape in shapes.items():
@@ -134,6 +137,21 @@ def test_single_numbers_are_known_to_the_compiler():
     exe = XlaExecutable(model("mobilenet")[0])
     exe(model("mobilenet")[1])
     assert not [p for p in parameters(exe) if p.startswith("f32[]")]
+
+
+def test_a_depthwise_convolution_is_computed_once():
+    """A normalization reads it three times, a squeeze-and-excitation block twice; a clip is part of its loop."""
+    depthwise = "Conv<group = 8, pads = [3, 3, 3, 3]>(x, w)"
+    given = {"x": (1, 8, 9, 9), "w": (8, 1, 7, 7), "v": (8, 8, 1, 1), "s": (8,)}
+    squeeze = f"a = {depthwise}  g = Sigmoid(a)  c = Mul(a, g)  p = GlobalAveragePool(c)  y = Mul(c, p)"
+    norm = f"a = {depthwise}  t = Transpose<perm = [0, 2, 3, 1]>(a)  y = LayerNormalization(t, s)"
+    clip = f"a = {depthwise}  r = Relu(a)  b = Conv(r, v)  y = Flatten(b)"
+    for body, calls in ((squeeze, 1), (norm, 1), (clip, 0)):
+        built, feeds = built_from(given, body)
+        exe = XlaExecutable(built)
+        np.testing.assert_allclose(exe(feeds)["y"], OrtExecutable(built.clone())(feeds)["y"], rtol=1e-4, atol=1e-4)
+        (hlo,) = exe.hlo()
+        assert len(re.findall(r" call\(.*to_apply=%_identity", hlo)) == calls, body
 
 
 def test_both_fusions_are_equal_and_others_are_refused():

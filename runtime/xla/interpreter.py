@@ -13,7 +13,7 @@ import onnx_ir as ir
 from pfvm.errors import InvalidModelError, PfvmError, UnsupportedOpError
 
 from .context import HOST_ELEMENTS, Context, NeedsValue, Scope, TraceInstead, locate
-from .layouts import adapter_of, is_channels_last, plain
+from .layouts import adapter_of, is_channels_last, plain, settled
 from .random_keys import Keys
 from .registry import Rule, lookup
 from .schema_functions import SchemaFunctions
@@ -43,7 +43,7 @@ class Interpreter:
             results = self.evaluate(node, scope)
             for value, result in zip(node.outputs, results):
                 if value.name:
-                    scope.env[value] = result
+                    scope.env[value] = settled(value, result)
 
     def run_graph(
         self, graph: ir.Graph, node: ir.Node, scope: Scope, inputs: Sequence[Any], iteration: Any

@@ -14,8 +14,10 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import onnx_ir as ir
 
 from .context import Context
+from .materialize import materialized
 
 Adapter = Callable[[Context, Callable[..., Any], Sequence[Any]], Any]
 
@@ -24,11 +26,15 @@ _ADAPTERS: dict[tuple[str, str], Adapter] = {}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChannelsLast:
-    """A traced tensor of rank 3 or more that is held as N, spatial, C. `shape` is the model's N, C, spatial."""
+    """A traced tensor of rank 3 or more that is held as N, spatial, C. `shape` is the model's N, C, spatial.
+
+    long: it is a sum of many elementwise terms, which what reads it must not compute again (see `materialize`).
+    """
 
     data: Any
     # The data of the same convolution with its result multiplied and shifted per channel, for what follows it.
     rescaled: Callable[[Any, Any], Any] | None = None
+    long: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -49,7 +55,19 @@ class ChannelsLast:
 
     def plain(self) -> Any:
         """The tensor in the model's order."""
-        return jnp.moveaxis(self.data, -1, 1)
+        return jnp.moveaxis(self.settled().data, -1, 1)
+
+    def settled(self) -> ChannelsLast:
+        """The same, in memory where it is long."""
+        return ChannelsLast(materialized(self.data)) if self.long else self
+
+
+def settled(value: ir.Value, result: Any) -> Any:
+    """A result as its readers should have it: in memory where it is long and they do not become one loop."""
+    if not isinstance(result, ChannelsLast) or not result.long or len(value.uses()) < 2:
+        return result
+    readers = {node for node, _ in value.uses()}
+    return result if all(adapter_of(n.domain, n.op_type) is elementwise for n in readers) else result.settled()
 
 
 def plain(operand: Any) -> Any:
@@ -98,11 +116,11 @@ def position(axis: int, rank: int) -> int:
     return 0 if axis == 0 else rank - 1 if axis == 1 else axis - 1
 
 
-def wrapped(results: Any) -> Any:
+def wrapped(results: Any, long: bool = False) -> Any:
     """Results that a rule computed in channels-last order."""
     if isinstance(results, (tuple, list)):
-        return tuple(None if r is None else ChannelsLast(r) for r in results)
-    return ChannelsLast(results)
+        return tuple(None if r is None else ChannelsLast(r, long=long) for r in results)
+    return ChannelsLast(results, long=long)
 
 
 def broadcast_data(operand: Any, rank: int) -> Any:
@@ -127,8 +145,8 @@ def elementwise(ctx: Context, rule: Callable[..., Any], operands: Sequence[Any])
     data = [broadcast_data(o, rank) for o in operands]
     if any(d is None and o is not None for d, o in zip(data, operands)):
         return None
-    results = call(ctx, rule, data)
-    return wrapped(results)
+    long = any(isinstance(o, ChannelsLast) and o.long for o in operands)
+    return wrapped(call(ctx, rule, data), long)
 
 
 def along_axis(ctx: Context, rule: Callable[..., Any], operands: Sequence[Any]) -> Any:
@@ -188,7 +206,7 @@ def _batch_normalization(ctx: Context, rule: Callable[..., Any], operands: Seque
     if folded is not None:
         return folded
     y, *statistics = _items(call(ctx, rule, [x.data.reshape(-1, x.data.shape[-1]), *map(plain, operands[1:])]))
-    return (ChannelsLast(y.reshape(x.data.shape)), *statistics)
+    return (ChannelsLast(y.reshape(x.data.shape), long=x.long), *statistics)
 
 
 def _folded(ctx: Context, x: ChannelsLast, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
@@ -200,7 +218,7 @@ def _folded(ctx: Context, x: ChannelsLast, scale: Any, bias: Any, mean: Any, var
     if x.rescaled is None or training or not single or not alike or ctx.opset < 7:
         return None
     factor = scale / jnp.sqrt(var + np.asarray(ctx.attr("epsilon"), var.dtype))
-    return ChannelsLast(x.rescaled(factor, bias - mean * factor))
+    return ChannelsLast(x.rescaled(factor, bias - mean * factor), long=x.long)
 
 
 def _items(results: Any) -> Sequence[Any]:
@@ -211,7 +229,7 @@ def _items(results: Any) -> Sequence[Any]:
 def _transpose(ctx: Context, rule: Callable[..., Any], operands: Sequence[Any]) -> Any:
     (x,) = operands
     order = ctx.attr("perm") or range(x.ndim)[::-1]
-    return jnp.transpose(x.data, [position(axis, x.ndim) for axis in order])
+    return jnp.transpose(x.settled().data, [position(axis, x.ndim) for axis in order])
 
 
 @adapts("Reshape", "Flatten")

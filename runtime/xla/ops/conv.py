@@ -28,12 +28,13 @@ def conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Any:
 
 def _conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> ChannelsLast:
     y = _convolve(ctx, x, w)
+    shifted = _is_shifted(ctx, w)
 
     def rescaled(factor: Any, shift: Any) -> Any:
         weights = w * factor.reshape((-1,) + (1,) * (w.ndim - 1))
         return _convolve(ctx, x, weights) + (shift if bias is None else bias * factor + shift)
 
-    return ChannelsLast(y if bias is None else y + bias, rescaled)
+    return ChannelsLast(y if bias is None else y + bias, rescaled, long=shifted)
 
 
 def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None) -> Any:
@@ -45,7 +46,7 @@ def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None) -> Any:
     window = read_window(ctx, x.shape[2:], w.shape[2:])
     check_fits(ctx, x.shape[2:], window)
     data, kernel = channels_last(x), _spatial_first(w)
-    if accumulate is None and group > 1 and math.prod(window.kernel) <= _MAX_SHIFTED_TAPS:
+    if accumulate is None and _is_shifted(ctx, w):
         return _grouped(data, kernel, window, group)
     if accumulate is None and group == 1 and _is_tiling(window, data.shape[1:-1]):
         return _patches(data, kernel)
@@ -59,6 +60,11 @@ def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None) -> Any:
         preferred_element_type=accumulate,
         dimension_numbers=_dimension_numbers(data.ndim),
     )
+
+
+def _is_shifted(ctx: Context, w: Any) -> bool:
+    """Is the convolution written out over the kernel's positions?"""
+    return (ctx.attr("group") or 1) > 1 and math.prod(w.shape[2:]) <= _MAX_SHIFTED_TAPS
 
 
 def _is_tiling(window: Window, size: tuple[int, ...]) -> bool:

@@ -1,0 +1,29 @@
+"""Values that are computed once.
+
+XLA's CPU compiler takes a cheap step into the loop of everything that reads it, and so computes it again in each: the
+49 products and sums of a 7x7 depthwise convolution three times, where a normalization reads their result. A call that
+must not be inlined ends that; it costs no copy. (lax.optimization_barrier is gone before XLA forms loops.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
+
+
+@jax.jit
+def _identity(x: Any) -> Any:
+    return x
+
+
+def _called(x: Any) -> Any:
+    with set_xla_metadata(inlineable="false"):
+        return _identity(x)
+
+
+def materialized(x: Any) -> Any:
+    """`x`, in memory before anything reads it. Other platforms' compilers than the CPU's are left to their own."""
+    return lax.platform_dependent(x, cpu=_called, default=lambda x: x)

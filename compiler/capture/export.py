@@ -15,11 +15,12 @@ from pfvm.compiler.importer import read_model
 from pfvm.compiler.signature import StateEntry, write_manifest
 from pfvm.errors import CaptureError, short
 
-from .dtypes import onnx_dtype, to_numpy, to_torch
+from .dtypes import to_numpy, to_torch
 from .emit import Emitter
 from .fake_swap import SWAP_LOCK
-from .names import Names
-from .reach import ReachedTensor, walk
+from .names import Names, short_names
+from .numbers import NumberGuard, ReachedNumber
+from .reach import Place, ReachedTensor, walk
 from .structure import Structure, argument_names, arguments, describe
 from .symbols import open_dimensions
 from .trace import Trace, trace
@@ -33,17 +34,24 @@ IR_VERSION = 10
 class Exported:
     """A model with the nesting of its inputs and outputs, and the live tensor behind each weight.
 
-    `states` are keyed by their names in the model; `frozen` says that they are constants there. `size_outputs` are
-    outputs that the function returns as Python integers.
+    `states` and `numbers` are keyed by their names in the model; `frozen` says that they are constants there. `updates`
+    gives the output that holds a state's next value. `size_outputs` are outputs that the function returns as Python
+    numbers. `cleared`, `guards` and `constants` are those of the trace.
     """
 
     model: ir.Model
     inputs: Structure
     outputs: Structure
     states: dict[str, ReachedTensor]
+    numbers: dict[str, ReachedNumber]
+    updates: dict[str, str]
     frozen: bool
     argument_names: tuple[str, ...]
     size_outputs: frozenset[str]
+    cleared: tuple[ReachedTensor, ...]
+    guards: tuple[NumberGuard, ...]
+    constants: tuple[tuple[str, Any, Place], ...]
+    modules: tuple[torch.nn.Module, ...]
 
 
 def export(
@@ -85,19 +93,42 @@ def capture(
     if not callable(fn):
         raise CaptureError(f"{short(fn)} is not a function or nn.Module")
     fn = getattr(fn, "_orig_mod", fn)  # what torch.compile wraps
-    frozen = isinstance(fn, torch.nn.Module) if freeze is None else freeze
     args = arguments(sample)
     arg_names = argument_names(fn, len(args), sample)
     inputs, given = describe(args, lambda v: isinstance(v, (torch.Tensor, np.ndarray)), "input", arg_names)
     samples = [to_torch(v) if isinstance(v, np.ndarray) else v for v in given]
     axes = open_dimensions(dynamic, inputs.tensor_names)
     with SWAP_LOCK:
-        traced = trace(fn, inputs, samples, walk(fn), axes)
+        reach = walk(fn)
+        traced = trace(fn, inputs, samples, reach, axes)
+        frozen = _is_frozen(fn, traced, freeze)
         builder = _Builder(traced, inputs, frozen, getattr(fn, "__name__", type(fn).__name__))
         model = builder.build()
     return Exported(
-        model, inputs, builder.outputs, builder.states, frozen, tuple(arg_names), frozenset(builder.size_outputs)
+        model,
+        inputs,
+        builder.outputs,
+        builder.states,
+        builder.numbers,
+        builder.updates,
+        frozen,
+        tuple(arg_names),
+        frozenset(builder.size_outputs),
+        tuple(traced.cleared),
+        tuple(traced.guards),
+        tuple(traced.constants),
+        tuple(reach.modules),
     )
+
+
+def _is_frozen(fn: Callable[..., Any], traced: Trace, freeze: bool | None) -> bool:
+    """A module alone is frozen unless the user says otherwise, or it updates state (batch norm in training mode)."""
+    if traced.updated and freeze:
+        raise CaptureError(
+            f"{traced.updated[0].name!r} is updated by the function, so it cannot be frozen; call model.eval() before, "
+            "or compile with freeze=False"
+        )
+    return isinstance(fn, torch.nn.Module) and not traced.updated if freeze is None else freeze
 
 
 class _Builder:
@@ -113,28 +144,51 @@ class _Builder:
         self.outputs = _output_names(traced.outputs, self._names)
         self._emitter = Emitter(self._names, traced.symbols)
         self.states: dict[str, ReachedTensor] = {}
+        self.numbers: dict[str, ReachedNumber] = {}
+        self.updates: dict[str, str] = {}
         self.size_outputs: set[str] = set()
+        self._short = short_names(traced.states) if traced.updated else {}
 
     def build(self) -> ir.Model:
         placeholders = self._traced.graph.graph.find_nodes(op="placeholder")
         count = len(self._inputs.tensor_names)
         inputs = [self._input(n, name) for n, name in zip(placeholders, self._inputs.tensor_names)]
-        weights = [self._weight(n, s) for n, s in zip(placeholders[count:], self._traced.states) if n.users]
+        changed = {id(s) for s in self._traced.updated}
+        pairs = list(zip(placeholders[count:], self._traced.states))
+        weights = {id(s): self._state(n, s) for n, s in pairs if n.users or id(s) in changed}
         results = translate(self._emitter, self._traced.graph)
         self._traced.symbols.check()
-        outputs = self._name_outputs(results, {*inputs, *weights})
+        names = self.outputs.tensor_names
+        for state in self._traced.updated:
+            name = weights[id(state)].name or ""
+            self.updates[name] = self._names.take(f"{name}.new")
+        outputs = self._name_outputs(results, [*names, *self.updates.values()], {*inputs, *weights.values()})
         graph = ir.Graph(
-            inputs if self._frozen else inputs + weights,
+            inputs if self._frozen else [*inputs, *weights.values()],
             outputs,
             nodes=self._emitter.nodes,
-            initializers=weights + self._emitter.initializers,
+            initializers=[*weights.values(), *self._emitter.initializers],
             opset_imports={"": OPSET},
             name=self._graph_name,
         )
         model = ir.Model(graph, ir_version=IR_VERSION, producer_name="pfvm")
-        if self.states and not self._frozen:
-            write_manifest(model, [StateEntry(n, s.kind, s.name) for n, s in self.states.items()])
+        if weights and not self._frozen:
+            write_manifest(model, [self._entry(v.name or "") for v in weights.values()])
         return model
+
+    def _entry(self, name: str) -> StateEntry:
+        state = self.states.get(name) or self.numbers[name]
+        return StateEntry(name, state.kind, state.name, self.updates.get(name))
+
+    def _state(self, node: torch.fx.Node, state: ReachedTensor | ReachedNumber) -> ir.Value:
+        name = self._names.take(self._short.get(state.name, state.name))
+        if isinstance(state, ReachedNumber):
+            self.numbers[name] = state
+            return self._weight(node, name, np.asarray(state.current()))
+        if state.tensor.device.type == "meta":
+            raise CaptureError(f"weight {state.name!r} is on the meta device and has no values; load it first")
+        self.states[name] = state
+        return self._weight(node, name, np.array(to_numpy(state.tensor)))  # a copy: the file keeps today's values
 
     def _input(self, node: torch.fx.Node, name: str) -> ir.Value:
         value = ir.Value(name=name)
@@ -142,27 +196,19 @@ class _Builder:
         self._emitter.bind(node, value)
         return value
 
-    def _weight(self, node: torch.fx.Node, state: ReachedTensor) -> ir.Value:
-        if state.tensor.device.type == "meta":
-            raise CaptureError(f"weight {state.name!r} is on the meta device and has no values; load it first")
-        name = self._names.take(state.name)
-        array = np.array(to_numpy(state.tensor))  # a copy: the file keeps today's values
-        value = ir.Value(
-            name=name,
-            shape=ir.Shape(array.shape),
-            type=ir.TensorType(onnx_dtype(state.tensor.dtype)),
-            const_value=ir.Tensor(array, name=name),
-        )
-        self.states[name] = state
+    def _weight(self, node: torch.fx.Node, name: str, array: np.ndarray[Any, Any]) -> ir.Value:
+        tensor = ir.Tensor(array, name=name)
+        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self._emitter.bind(node, value)
         return value
 
-    def _name_outputs(self, results: list[tuple[Any, Any]], taken: set[ir.Value]) -> list[ir.Value]:
+    def _name_outputs(self, results: list[tuple[Any, Any]], names: list[str], taken: set[ir.Value]) -> list[ir.Value]:
         outputs: list[ir.Value] = []
-        for (node, value), name in zip(results, self.outputs.tensor_names):
+        for (node, value), name in zip(results, names):
             if not isinstance(value, ir.Value):  # a size that turned out to be a plain number
                 self._emitter.begin(self._traced.graph.graph.output_node())
-                value = self._emitter.scalar(value, torch.int64, "size")
+                dtype = torch.float64 if isinstance(value, float) else torch.int64
+                value = self._emitter.scalar(value, dtype, "size")
             if value in taken or value.producer() is None:
                 self._emitter.begin(node if isinstance(node, torch.fx.Node) else self._traced.graph.graph.output_node())
                 value = self._emitter.op("Identity", value)

@@ -1,4 +1,4 @@
-"""Second pass: in-place updates of locals become new values; updates that would leave the function are refused."""
+"""Second pass: in-place updates become new values, of locals and of state; those of inputs are refused."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ aten = torch.ops.aten
 
 def make_functional(
     graph: torch.fx.GraphModule, mode: FakeTensorMode, names: Sequence[str], input_count: int, is_dynamic: bool
-) -> torch.fx.GraphModule:
-    """The graph without in-place ops; itself where it has none. `names` are those of the placeholders, inputs first."""
+) -> tuple[torch.fx.GraphModule, dict[int, torch.fx.Node]]:
+    """The graph without in-place ops (itself where it has none), and the new value of each state that it wrote to.
+
+    `names` are those of the placeholders, inputs first; the new values are keyed by position behind the inputs.
+    """
     if not any(_is_mutation(n) for n in graph.graph.nodes):
-        return graph
+        return graph, {}
     placeholders = graph.graph.find_nodes(op="placeholder")
 
     def interpret(*args: Any) -> tuple[Any, ...]:
@@ -33,44 +36,53 @@ def make_functional(
 
     # With symbolic sizes the C++ kernels of functionalization need torch's Python dispatcher.
     dispatcher = enable_python_dispatcher() if is_dynamic else contextlib.nullcontext()
+    mode.allow_scalar_outputs = True  # an optimizer's step count, which the first pass let through
     with torch.no_grad(), mode, dispatcher:
-        args = [torch.empty_strided(v.size(), v.stride(), dtype=v.dtype) for v in (n.meta["val"] for n in placeholders)]
+        args = [_fresh(n.meta["val"]) for n in placeholders]
         result = make_fx(
             torch.func.functionalize(interpret, remove="mutations"),
             DECOMPOSITIONS,
             tracing_mode="real",
             _allow_non_fake_inputs=True,
         )(*args)
-    _check(graph, result, names, input_count)
-    return result
+    return result, _take_writes(graph, result, names, input_count)
+
+
+def _fresh(value: Any) -> Any:
+    """Memory of its own for each tensor, so that functionalization sees no shared storage."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype)
 
 
 def _is_mutation(node: torch.fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def _check(
+def _take_writes(
     original: torch.fx.GraphModule, functional: torch.fx.GraphModule, names: Sequence[str], input_count: int
-) -> None:
-    """Functionalization ends with a copy_ onto every placeholder that the function changed in place."""
-    placeholders = functional.graph.find_nodes(op="placeholder")
-    for node in functional.graph.nodes:
+) -> dict[int, torch.fx.Node]:
+    """Functionalization ends with a copy_ onto every placeholder that the function changed in place: take them out."""
+    placeholders = {n: i for i, n in enumerate(functional.graph.find_nodes(op="placeholder"))}
+    written: dict[int, torch.fx.Node] = {}
+    for node in list(functional.graph.nodes):
         if not _is_mutation(node):
             continue
-        if node.target is not aten.copy_.default or node.args[0] not in placeholders:
+        target = node.args[0]
+        if node.target is not aten.copy_.default or target not in placeholders:
             source = origin_of_node(node).where
             raise CaptureError(f"{source}: in-place op {node.target} cannot be captured; write its out-of-place form")
-        index = placeholders.index(node.args[0])
-        source = _first_write(original, original.graph.find_nodes(op="placeholder")[index])
+        index = placeholders[target]
         if index < input_count:
+            source = _first_write(original, original.graph.find_nodes(op="placeholder")[index])
             raise CaptureError(
                 f"{source}: input {names[index]!r} is changed in place, which the caller of a compiled function would "
                 "not see; work on a copy (x = x.clone()) or write x = x + 1 in place of x += 1"
             )
-        raise CaptureError(
-            f"{source}: {names[index]!r} is changed in place; capture of training steps, which update state, is not "
-            "built yet: call model.eval() before, or return the new value as an output"
-        )
+        written[index - input_count] = node.args[1]
+        node.replace_all_uses_with(node.args[1])
+        functional.graph.erase_node(node)
+    return written
 
 
 def _first_write(graph: torch.fx.GraphModule, placeholder: torch.fx.Node) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class Names:
@@ -20,3 +21,16 @@ class Names:
             name = f"{wanted}_{self._next[wanted]}"
         self._taken.add(name)
         return name
+
+
+def short_names(states: Iterable[Any]) -> dict[str, str]:
+    """Names of a training step's state without the module's variable, where there is one module only.
+
+    "model.linear1.weight" → "linear1.weight". Hyperparameters keep the optimizer's: "optimizer.lr".
+    """
+    states = [s for s in states if s.kind != "hyperparameter"]
+    heads = {s.name.partition(".")[0] for s in states if "." in s.name}
+    if len(heads) != 1:
+        return {}
+    prefix = f"{heads.pop()}."
+    return {s.name: s.name.removeprefix(prefix) for s in states if s.name.startswith(prefix)}

@@ -14,9 +14,10 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from pfvm.compiler.signature import Kind
 from pfvm.errors import CaptureError
 
 _LIBRARIES = frozenset({"torch", "numpy", "pfvm", "onnx", "onnx_ir", "builtins"}) | sys.stdlib_module_names
@@ -30,23 +31,36 @@ class Place:
 
     parent: Place | None
     read: Callable[[Any], Any]
+    write: Callable[[Any, Any], None] | None = None
 
     def get(self) -> Any:
         """The object that hangs here now; LookupError or AttributeError when it is gone."""
         return self.read(self.parent.get() if self.parent is not None else None)
 
+    def set(self, value: Any) -> None:
+        """Hang another object here. Raises CaptureError where Python cannot (a tuple's entry, a default argument)."""
+        if self.write is None:
+            raise CaptureError("a tensor that a tuple or a default argument holds cannot be replaced")
+        self.write(self.parent.get() if self.parent is not None else None, value)
+
 
 @dataclass
 class ReachedTensor:
-    """A tensor, its readable path ("model.linear1.weight") and where it hangs (None: only the trace saw it)."""
+    """A tensor, its readable path ("model.linear1.weight") and where it hangs (None: only the trace saw it).
+
+    `is_initial` says that nothing hangs there yet, and that `tensor` holds the value from which a step starts then:
+    optimizer state before the first step, a gradient before the first backward.
+    """
 
     name: str
     tensor: torch.Tensor
     place: Place | None
+    role: Kind | None = None
+    is_initial: bool = False
 
     @property
-    def kind(self) -> Literal["param", "buffer"]:
-        return "param" if isinstance(self.tensor, torch.nn.Parameter) else "buffer"
+    def kind(self) -> Kind:
+        return self.role or ("param" if isinstance(self.tensor, torch.nn.Parameter) else "buffer")
 
 
 @dataclass
@@ -56,6 +70,7 @@ class Reach:
     tensors: list[ReachedTensor] = field(default_factory=list)
     module_names: dict[int, str] = field(default_factory=dict)
     modules: list[torch.nn.Module] = field(default_factory=list)
+    optimizers: list[tuple[str, torch.optim.Optimizer]] = field(default_factory=list)
     containers: list[tuple[Any, Any]] = field(default_factory=list)
 
     def restore(self) -> None:
@@ -89,11 +104,13 @@ def walk(function: Any) -> Reach:
         if isinstance(item, torch.nn.Module):
             reach.modules.append(item)
             reach.module_names[id(item)] = path or type(item).__name__
-        for label, child, read in _children(item, reach):
+        if isinstance(item, torch.optim.Optimizer):
+            reach.optimizers.append((path or "optimizer", item))
+        for label, child, read, *write in _children(item, reach):
             if _is_structure(child):
                 is_function = isinstance(child, (types.FunctionType, types.MethodType, functools.partial))
                 child_path = path if is_function else ".".join(p for p in (path, label) if p)
-                heapq.heappush(queue, (_priority(child), next(order), child, Place(place, read), child_path))
+                heapq.heappush(queue, (_priority(child), next(order), child, Place(place, read, *write), child_path))
     return reach
 
 
@@ -120,29 +137,41 @@ def _is_structure(item: Any) -> bool:
 # Readers for a Place.
 
 
-def _item(key: Any) -> Callable[[Any], Any]:
-    return lambda container: container[key]
+_Access = tuple[Callable[[Any], Any], Callable[[Any, Any], None]]
 
 
-def _attribute(key: str) -> Callable[[Any], Any]:
-    return lambda item: vars(item)[key]
+def _item(key: Any) -> _Access:
+    return lambda container: container[key], lambda container, value: container.__setitem__(key, value)
 
 
-def _table_entry(table: str, key: str) -> Callable[[Any], Any]:
-    return lambda module: vars(module)[table][key]
+def _attribute(key: str) -> _Access:
+    return lambda item: vars(item)[key], lambda item, value: item.__dict__.update({key: value})
 
 
-def _cell(index: int) -> Callable[[Any], Any]:
-    return lambda function: function.__closure__[index].cell_contents
+def _table_entry(table: str, key: str) -> _Access:
+    return lambda module: vars(module)[table][key], lambda module, value: vars(module)[table].__setitem__(key, value)
 
 
-def _global(name: str, attribute: str | None = None) -> Callable[[Any], Any]:
+def _cell(index: int) -> _Access:
+    return (
+        lambda function: function.__closure__[index].cell_contents,
+        lambda function, value: setattr(function.__closure__[index], "cell_contents", value),
+    )
+
+
+def _global(name: str, attribute: str | None = None) -> _Access:
     if attribute is None:
-        return lambda function: function.__globals__[name]
-    return lambda function: getattr(function.__globals__[name], attribute)
+        return (
+            lambda function: function.__globals__[name],
+            lambda function, value: function.__globals__.__setitem__(name, value),
+        )
+    return (
+        lambda function: getattr(function.__globals__[name], attribute),
+        lambda function, value: setattr(function.__globals__[name], attribute, value),
+    )
 
 
-_Child = tuple[str, Any, Callable[[Any], Any]]
+_Child = tuple[Any, ...]  # label, child, how to read it, how to replace it where that can be
 
 
 def _children(item: Any, reach: Reach) -> Iterator[_Child]:
@@ -159,11 +188,13 @@ def _children(item: Any, reach: Reach) -> Iterator[_Child]:
         yield from _children_of_module(item, reach)
     elif isinstance(item, dict):
         reach.containers.append((item, dict(item)))
-        yield from ((str(k), v, _item(k)) for k, v in item.items())
+        yield from ((str(k), v, *_item(k)) for k, v in item.items())
     elif isinstance(item, (list, tuple)):
         if isinstance(item, list):
             reach.containers.append((item, list(item)))
-        yield from ((str(i), v, _item(i)) for i, v in enumerate(item))
+            yield from ((str(i), v, *_item(i)) for i, v in enumerate(item))
+        else:
+            yield from ((str(i), v, _item(i)[0]) for i, v in enumerate(item))
     else:
         yield from _children_of_object(item, reach)
 
@@ -171,7 +202,7 @@ def _children(item: Any, reach: Reach) -> Iterator[_Child]:
 def _children_of_function(function: types.FunctionType) -> Iterator[_Child]:
     for i, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or ())):
         try:
-            yield name, cell.cell_contents, _cell(i)
+            yield name, cell.cell_contents, *_cell(i)
         except ValueError:  # an empty cell: assigned after the function was made
             continue
     names = _global_names(function.__code__)
@@ -180,11 +211,11 @@ def _children_of_function(function: types.FunctionType) -> Iterator[_Child]:
             continue
         value = function.__globals__[name]
         if not isinstance(value, types.ModuleType):
-            yield name, value, _global(name)
+            yield name, value, *_global(name)
         elif value.__name__.partition(".")[0] not in _LIBRARIES:
             for attribute in names:
                 if attribute in vars(value):
-                    yield f"{name}.{attribute}", vars(value)[attribute], _global(name, attribute)
+                    yield f"{name}.{attribute}", vars(value)[attribute], *_global(name, attribute)
     if function.__defaults__:
         yield "", function.__defaults__, lambda f: f.__defaults__
     if function.__kwdefaults__:
@@ -206,13 +237,15 @@ def _children_of_module(module: torch.nn.Module, reach: Reach) -> Iterator[_Chil
     for table in _MODULE_TABLES:
         entries = attributes[table]
         reach.containers.append((entries, dict(entries)))
-        yield from ((k, v, _table_entry(table, k)) for k, v in entries.items() if v is not None)
+        yield from ((k, v, *_table_entry(table, k)) for k, v in entries.items() if v is not None)
     for key, value in attributes.items():
         if key not in _MODULE_TABLES and not (key.startswith("_") and key.endswith("_hooks")):
-            yield key, value, _attribute(key)
+            yield key, value, *_attribute(key)
 
 
 def _children_of_object(item: Any, reach: Reach) -> Iterator[_Child]:
+    """An optimizer's own state is keyed by tensors, not by names: see optimizers.py."""
     attributes = vars(item)
     reach.containers.append((attributes, dict(attributes)))
-    yield from ((k, v, _attribute(k)) for k, v in attributes.items())
+    hidden = ("state", "defaults") if isinstance(item, torch.optim.Optimizer) else ()
+    yield from ((k, v, *_attribute(k)) for k, v in attributes.items() if k not in hidden)

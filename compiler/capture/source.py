@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from pfvm.errors import CaptureError, short
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,6 +26,7 @@ _INTERNAL = (
 )
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _UNKNOWN = "<unknown>"
+_READ_NUMBER = torch.ops.aten._local_scalar_dense.default
 
 
 class Origin(NamedTuple):
@@ -114,15 +116,15 @@ class OriginMode(TorchDispatchMode):
     """Notes the origin of every op on the FX node that the tracer below creates, and refuses random ops.
 
     FX copies the key "custom" of its current metadata to each new node. Only valid under `preserve_node_meta()`.
-    `backward_line` is where the user's line first ran a backward pass.
+    An optimizer may turn a tensor of its own into a number (its step count): that becomes part of the graph.
     """
 
     supports_higher_order_operators = True  # so that they reach the refusal below
 
-    def __init__(self, module_names: Mapping[int, str]) -> None:
+    def __init__(self, module_names: Mapping[int, str], fakes: FakeTensorMode) -> None:
         super().__init__()
         self._module_names = module_names
-        self.backward_line: str | None = None
+        self._fakes = fakes
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -134,10 +136,18 @@ class OriginMode(TorchDispatchMode):
             )
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
             _refuse_random(func, where)
-        if self.backward_line is None and torch._C._current_graph_task_id() != -1:
-            self.backward_line = where.where
+        self._fakes.allow_scalar_outputs = func is _READ_NUMBER and _in_optimizer(sys._getframe(1))
         fx_traceback.get_current_meta()["custom"] = {"source": where.source, "module": where.module, "op": str(func)}
         return func(*args, **(kwargs or {}))
+
+
+def _in_optimizer(frame: FrameType | None) -> bool:
+    """Whether the method `step` of an optimizer is running."""
+    while frame is not None:
+        if frame.f_code.co_name == "step" and isinstance(frame.f_locals.get("self"), torch.optim.Optimizer):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _refuse_random(func: Callable[..., Any], where: Origin) -> None:

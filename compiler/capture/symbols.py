@@ -15,6 +15,7 @@ from pfvm.errors import CaptureError, did_you_mean, short
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, ShapeGuard
 
+from .numbers import NumberSymbols
 from .source import is_internal
 
 _LAYOUT_OR_CHECK = re.compile(r"^(is|check)_|_check$")
@@ -41,8 +42,9 @@ def open_dimensions(dynamic: Any, names: Sequence[str]) -> dict[str, dict[int, s
 class Symbols:
     """Makes fake inputs whose dynamic dimensions are symbols, one symbol per name."""
 
-    def __init__(self, shape_env: ShapeEnv, dynamic: dict[str, dict[int, str]]) -> None:
+    def __init__(self, shape_env: ShapeEnv, dynamic: dict[str, dict[int, str]], numbers: NumberSymbols) -> None:
         self.shape_env = shape_env
+        self._numbers = numbers
         self._dynamic = dynamic
         self._by_name: dict[str, torch.SymInt] = {}
         self._sample_size: dict[str, int] = {}
@@ -92,7 +94,7 @@ class Symbols:
                     "dynamic"
                 )
         for guard in self.shape_env.guards:
-            if _is_harmless(guard):
+            if self._numbers.is_about_numbers(guard.expr) or _is_harmless(guard):
                 continue
             raise CaptureError(
                 f"{_line(guard)}the function takes a branch on a symbolic dimension ({self._named(guard.expr)}), which "

@@ -17,8 +17,7 @@ _REDUCTION = ("none", "mean", "sum")
 def nll_loss(
     e: Emitter, node: Node, x: Node, target: Node, weight: Arg, reduction: int, ignore_index: int
 ) -> list[ir.Value | None]:
-    if is_used(node, 1):
-        raise e.refuse("the total weight is only for backward", node)
+    total = _total_weight(e, x, target, weight, ignore_index) if is_used(node, 1) else None
     inputs = [e.tensor(x), e.tensor(target)]
     single = val(x).dim() == 1
     if single:  # one sample without a batch dimension
@@ -26,7 +25,18 @@ def nll_loss(
     if weight is not None:
         inputs.append(e.tensor(weight))
     loss = e.op("NegativeLogLikelihoodLoss", *inputs, reduction=_REDUCTION[reduction], ignore_index=ignore_index)
-    return [e.op("Squeeze", loss, e.ints([0])) if single and reduction == 0 else loss, None]
+    return [e.op("Squeeze", loss, e.ints([0])) if single and reduction == 0 else loss, total]
+
+
+def _total_weight(e: Emitter, x: Node, target: Node, weight: Arg, ignore_index: int) -> ir.Value:
+    """The sum of the weights of all targets that count: what the mean divides by, read by the backward pass."""
+    dtype = val(x).dtype
+    counts = e.op("Not", e.op("Equal", e.tensor(target), e.scalar(ignore_index, torch.int64, "ignored")))
+    if weight is None:
+        return e.op("ReduceSum", e.cast(counts, dtype), keepdims=0)
+    zero = e.scalar(0, torch.int64)
+    weights = e.op("Gather", e.tensor(weight, dtype), e.op("Where", counts, e.tensor(target), zero), axis=0)
+    return e.op("ReduceSum", e.op("Where", counts, weights, e.scalar(0, dtype)), keepdims=0)
 
 
 @rule(aten.mse_loss.default)

@@ -1,4 +1,4 @@
-"""Sizes and arithmetic on symbolic sizes: 0-d int64 values."""
+"""Sizes, step counts and hyperparameters: arithmetic on Python numbers, as 0-d int64 and float64 values."""
 
 from __future__ import annotations
 
@@ -64,3 +64,27 @@ def sym_float(e: Emitter, node: Node, x: Arg) -> ir.Value:
 def to_int(e: Emitter, node: Node, x: Arg) -> ir.Value:
     value = e.tensor(x)
     return e.cast(e.op("Floor", value) if node.target is math.floor else value, torch.int64)
+
+
+@rule(aten._local_scalar_dense.default)
+def local_scalar(e: Emitter, node: Node, x: Arg) -> ir.Value:
+    """A 0-d tensor as a Python number: float64, as Python computes."""
+    return e.op("Reshape", e.tensor(x, dtype_of(node)), e.ints([], "shape"))
+
+
+@rule(operator.pow)
+def power(e: Emitter, node: Node, x: Arg, y: Arg) -> ir.Value:
+    dtype = dtype_of(node)
+    if y == 0.5:
+        return e.op("Sqrt", e.tensor(x, dtype))
+    return e.op("Pow", e.tensor(x, dtype), e.tensor(y, dtype))
+
+
+@rule(torch.sym_sqrt)
+def square_root(e: Emitter, node: Node, x: Arg) -> ir.Value:
+    return e.op("Sqrt", e.tensor(x, torch.float64))
+
+
+@rule(operator.abs)
+def absolute(e: Emitter, node: Node, x: Arg) -> ir.Value:
+    return e.op("Abs", e.tensor(x))

@@ -1,0 +1,49 @@
+"""How torch is set while a function is traced, and what is put back afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from .reach import Reach
+
+
+@contextlib.contextmanager
+def untouched(reach: Reach) -> Iterator[None]:
+    """Put back every generator and every attribute or list of the user's that the function changed."""
+    torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(torch_state)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        reach.restore()
+
+
+@contextlib.contextmanager
+def tracing_settings() -> Iterator[None]:
+    """Take the plain path through torch: no fused attention or encoder, no mkldnn-only ops, no autograd threads."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")  # prints a traceback for what is raised anyway
+    level = logger.level
+    fast_path, mkldnn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
+    with (
+        sdpa_kernel(SDPBackend.MATH),
+        torch.autograd.set_multithreading_enabled(False),
+        torch._dynamo.config.patch(error_on_nested_fx_trace=False),  # run what is under torch.compile as it was written
+    ):
+        torch.backends.mha.set_fastpath_enabled(False)
+        torch._C._set_mkldnn_enabled(False)  # mkldnn.flags() would warn about Intel GPUs
+        try:
+            logger.setLevel(logging.CRITICAL)
+            yield
+        finally:
+            logger.setLevel(level)
+            torch.backends.mha.set_fastpath_enabled(fast_path)
+            torch._C._set_mkldnn_enabled(mkldnn)

@@ -78,7 +78,7 @@ def test_columns_of_n_dimensional_indices():
         loaded({"x": x, "i": np.array([[1, 3]])})
 
 
-def test_indices_that_the_graph_computes_are_not_judged():
+def test_indices_that_the_graph_computes_are_judged_as_it_computed_them():
     loaded = exe(
         f"g (int64[N] i) => (float[N, 2] y) {TABLE} {{ j = Mod(i, four) y = Gather(w, j) }}".replace(
             "int64[2] two", "int64 four = {4}, int64[2] two"

@@ -181,6 +181,7 @@ def test_a_loop_whose_body_must_be_cut_runs_on_the_host_with_its_captures():
     exe = check(text, {"x": X[0], "m": np.array(3)}, {"x": X[1], "m": np.array(0)})
     assert kinds(exe) == [("device", ["Mul"]), ("host", ["Loop"]), ("device", ["Neg"])]
     assert "sequences in its body, at SequenceConstruct" in exe.segments[1].reason
+    assert "so all of the Loop runs there" in exe.segments[1].reason
 
 
 def test_a_loop_that_grows_by_data_runs_on_the_host():

@@ -19,6 +19,9 @@ _UNROLLED_ITERATIONS = 64
 _UNROLLED_NODES = 4096
 
 
+CANNOT_EXPRESS = "cannot be expressed in XLA, data-dependent shape: "
+
+
 class ShapeChanges(Exception):
     """A carried value has another shape after an iteration than before: no lax loop can carry it."""
 
@@ -34,7 +37,7 @@ def arrays(values: Sequence[Any]) -> list[jax.Array]:
 
 def data_dependent(ctx: Context, why: str) -> DataDependentShapeError:
     """The error for what has no fixed shape."""
-    message = f"{ctx.where} cannot be expressed in XLA, data-dependent shape: {why}; use pfvm:cpu"
+    message = f"{ctx.where} {CANNOT_EXPRESS}{why}; use pfvm:cpu"
     return DataDependentShapeError(message, ctx.node)
 
 

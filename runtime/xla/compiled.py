@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from .interpreter import Interpreter
 from .platforms import exact
 from .prepared import Preparation, Program
 from .random_keys import Keys, fresh_entropy
+from .range_checks import RangeChecks
 from .segments import MustCut, Segment
 from .specialize import Specialization, backward_slice
 from .weights import Weights
@@ -30,14 +31,14 @@ _MAX_INTEGER_ELEMENTS = 1024
 _MAX_FLOAT_ELEMENTS = 16
 
 Key = tuple[tuple[Any, ...], ...]
-InterpreterFactory = Callable[[Mapping[ir.Value, Any], set[ir.Value], Keys], Interpreter]
+InterpreterFactory = Callable[[Mapping[ir.Value, Any], set[ir.Value], Keys, RangeChecks], Interpreter]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compiled:
     """A segment compiled for one key. `traced` are the inputs that it takes as arguments; `reloaded`: from the disk.
 
-    `random`: it takes entropy as a last argument, new in every call.
+    `random`: it takes entropy as a last argument, new in every call. `checks`: it returns their finding as last result.
     """
 
     function: jax.stages.Compiled
@@ -46,12 +47,16 @@ class Compiled:
     weights: tuple[jax.Array, ...]
     outputs: tuple[ir.Value, ...]
     random: bool
+    checks: RangeChecks | None
 
     def __call__(self, values: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
         arguments = [*(values[v] for v in self.traced), *self.weights]
         if self.random:
             arguments.append(fresh_entropy())
-        return dict(zip(self.outputs, self.function(*arguments)))
+        results = self.function(*arguments)
+        if self.checks is not None:
+            self.checks.judge(results[-1])
+        return dict(zip(self.outputs, results))
 
 
 class TooManyCompilations(PfvmError):
@@ -78,6 +83,7 @@ class SegmentRunner:
         allow_cut: bool,
         preparation: Preparation,
         fusion: Fusion,
+        judged: Container[ir.Node] = (),
     ) -> None:
         self.segment = segment
         self._opsets = model.graph.opset_imports
@@ -95,6 +101,7 @@ class SegmentRunner:
         self._allow_cut = allow_cut
         self._preparation = preparation
         self._fusion = fusion
+        self._judged = judged
 
     @property
     def compilations(self) -> int:
@@ -134,39 +141,54 @@ class SegmentRunner:
                 f"{self._device_name}: this model was compiled for {self._max_compilations} different input shapes or "
                 f"values{self._specialised_names()}, the limit; pad inputs to fewer shapes or raise max_compilations"
             )
-        program, traced = self._program(values, self._platform)
+        program, traced, checks = self._program(values, self._platform)
         try:
             compiled, reloaded = compile_program(program, self._fusion, self._device)
         except jax.errors.JaxRuntimeError as error:
             reason = str(error).strip().split("\n")[0]
             raise PfvmError(f"{self._device_name}: XLA could not compile the model: {reason}") from error
-        executable = Compiled(compiled, reloaded, traced, program.weights, self.segment.outputs, program.random)
+        executable = Compiled(compiled, reloaded, traced, program.weights, self.segment.outputs, program.random, checks)
         self._executables[self._key(values)] = executable
         return executable
 
     def export(self, env: Mapping[ir.Value, Any], platform: str) -> jax.export.Exported:
-        """The program for the values of `env`, lowered for a platform that need not be here. Nothing is compiled."""
+        """The program for the values of `env`, lowered for a platform that need not be here. Nothing is compiled.
+
+        It does not check indices: one that is out of range reads the nearest element.
+        """
         with self._lock:
-            program, _ = self._program({v: self._value(v, env) for v in self.segment.inputs}, platform)
+            values = {v: self._value(v, env) for v in self.segment.inputs}
+            program, *_ = self._program(values, platform, check=False)
         closed = program.traced.jaxpr
         avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.in_avals]
         return jax.export.export(jax.jit(jex.jaxpr_as_fun(closed)), platforms=(platform,))(*avals)
 
-    def _program(self, values: Mapping[ir.Value, Any], platform: str) -> tuple[Program, tuple[ir.Value, ...]]:
-        """The traced program and the inputs that it takes as arguments. Grows the specialization until tracing goes."""
+    def _program(
+        self, values: Mapping[ir.Value, Any], platform: str, check: bool = True
+    ) -> tuple[Program, tuple[ir.Value, ...], RangeChecks | None]:
+        """The traced program, the inputs that it takes as arguments, and its checks (None where there are none).
+
+        Grows the specialization until tracing goes.
+        """
         tracing: list[ir.Node] = []
         while True:
             special = frozenset(self._specialization.inputs)
             try:
                 with exact(platform):
-                    return self._trace(values, special, tracing)
+                    checks = RangeChecks(self._judged, check)
+                    program, traced = self._trace(values, special, tracing, checks)
+                    return program, traced, checks if checks.total.items else None
             except NeedsValue as request:
                 self._specialise(request, values, tracing[-1])
             except DataDependentShapeError as error:
                 raise self._cut_or(error, tracing[-1]) from error
 
     def _trace(
-        self, values: Mapping[ir.Value, Any], special: frozenset[ir.Value], tracing: list[ir.Node]
+        self,
+        values: Mapping[ir.Value, Any],
+        special: frozenset[ir.Value],
+        tracing: list[ir.Node],
+        checks: RangeChecks,
     ) -> tuple[Program, tuple[ir.Value, ...]]:
         """`tracing` receives the segment's nodes as they are reached."""
         known = {v: np.asarray(x) for v, x in values.items() if v in special}
@@ -175,12 +197,13 @@ class SegmentRunner:
 
         def function(inputs: list[jax.Array], weights: list[jax.Array], entropy: jax.Array) -> list[Any]:
             given = dict(zip(self._arguments, weights))
-            interpreter = self._interpreter(given, self._specialization.forced, Keys(entropy))
+            interpreter = self._interpreter(given, self._specialization.forced, Keys(entropy), checks)
             scope = Scope(self._opsets, {**known, **dict(zip(traced, inputs))})
             for node in self.segment.nodes:
                 tracing.append(node)
                 interpreter.run((node,), scope)
-            return [interpreter.read(v, scope) for v in outputs]
+            results = [interpreter.read(v, scope) for v in outputs]
+            return [*results, checks.total.first()] if checks.total.items else results
 
         structs = [jax.ShapeDtypeStruct(values[v].shape, values[v].dtype) for v in traced]
         return self._preparation.split(function, structs, self._arguments), traced

@@ -16,6 +16,7 @@ from pfvm.errors import PfvmError, UnsupportedOpError
 
 from . import attributes
 from .random_keys import Keys
+from .range_checks import RangeChecks
 
 Array = "np.ndarray | jax.Array"
 
@@ -115,6 +116,7 @@ class Context:
     host_value: Callable[[ir.Value, Any], np.ndarray | None]
     run_graph: Callable[[ir.Graph, ir.Node, Scope, Sequence[Any], Any], list[Any]]
     keys: Keys
+    checks: RangeChecks
     xp: ModuleType = jnp
     force_host: bool = False
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -158,6 +160,21 @@ class Context:
     def random_key(self) -> Any:
         """A key that no other evaluation in any call has."""
         return self.keys.next(self.scope.iterations)
+
+    def expect_indices(
+        self, indices: Any, shape: Sequence[int], axis: int = 0, of: int = 0, lowest: int | None = None
+    ) -> None:
+        """An index out of range is an error of the call. `shape` and `axis`: what is indexed, which is operand `of`.
+
+        indices: an operand of the node, or what the rule made of one; from `lowest` on, by default -shape[axis].
+        """
+        value = self.node.inputs[of]
+        name = repr(value.name) if value is not None else "its operand"
+        axis = axis + len(shape) if axis < 0 else axis
+        given = next((v for v, o in zip(self.node.inputs, self.operands) if o is indices), None)
+        known = indices if given is None else self.host_value(given, indices)
+        indices = indices if known is None else known
+        self.checks.expect(self.node, self.where, indices, shape[axis], f"axis {axis} of {name}", lowest)
 
     def concrete(self, operand: Any) -> np.ndarray:
         """The value of an operand as numpy, known at compile time.

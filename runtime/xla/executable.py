@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.runtime.executable import check_feeds, representation, specs_of
 
+from .bodies import CANNOT_EXPRESS
 from .buckets import Buckets
 from .compiled import SegmentRunner
 from .context import describe
@@ -182,4 +183,5 @@ def _exports(plan: Plan, env: dict[ir.Value, Any], platform: str) -> Iterator[ja
 
 def _why(request: MustCut) -> str:
     """The error's reason, without the node's name and what it says about devices."""
-    return str(request.error).split("; ")[0].removeprefix(f"{describe(request.node)} ")
+    message = str(request.error).split("; ")[0].removeprefix(f"{describe(request.node)} ")
+    return message.removeprefix(CANNOT_EXPRESS)

@@ -1,9 +1,12 @@
-"""Indices that a call gives are checked before it runs: XLA would clamp one that is out of range, silently."""
+"""Indices that a call gives are checked before it runs: XLA would clamp one that is out of range, silently.
+
+This covers nodes of the main graph, which always run, and names the input that is wrong. `range_checks` has the rest.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -59,7 +62,7 @@ class IndexCheck:
 
 
 def index_checks(graph: ir.Graph) -> list[IndexCheck]:
-    """The checks for the nodes of the main graph, which always run (those of bodies may not)."""
+    """The checks for the nodes of the main graph (those of bodies may not run)."""
     found = []
     for node in graph:
         key = (node.domain, node.op_type)
@@ -73,6 +76,13 @@ def index_checks(graph: ir.Graph) -> list[IndexCheck]:
         elif source is not None:
             found += _by_column(source, node, data)
     return found
+
+
+def judged_nodes(checks: Iterable[IndexCheck]) -> frozenset[ir.Node]:
+    """The nodes whose indices these checks judge in every call, since they know the size of what is indexed."""
+    checks = list(checks)
+    unsure = {c.node for c in checks if c.data.const_value is None and not c.data.is_graph_input()}
+    return frozenset(c.node for c in checks if c.node not in unsure)
 
 
 def _by_column(source: ir.Value, node: ir.Node, data: ir.Value) -> list[IndexCheck]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import jax
@@ -17,7 +17,6 @@ from .host import HostRunner
 from .host_nodes import value_types
 from .interpreter import Interpreter
 from .prepared import Preparation
-from .random_keys import Keys
 from .schema_functions import SchemaFunctions
 from .segments import Segment, cut
 from .weights import Weights
@@ -47,8 +46,10 @@ class Planner:
         cut_shapes: int,
         allow_host: bool,
         fusion: Fusion,
+        judged: Container[ir.Node],
     ) -> None:
         self._model = model
+        self._judged = judged
         self._weights = weights
         self._device = device
         self._platform = platform
@@ -112,13 +113,14 @@ class Planner:
             self._allow_host,
             self._preparation,
             self._fusion,
+            self._judged,
         )
         if segment.after_cut:
             return segment, BehindCut(runner, HostRunner(segment, self._model, self._types)), runner
         return segment, runner, runner
 
-    def _interpreter(self, arguments: Mapping[ir.Value, Any], forced: set[ir.Value], keys: Keys) -> Interpreter:
-        return Interpreter(self._model.functions, self._schema_functions, self._weights, arguments, forced, keys)
+    def _interpreter(self, arguments: Mapping[ir.Value, Any], forced: set[ir.Value], *rest: Any) -> Interpreter:
+        return Interpreter(self._model.functions, self._schema_functions, self._weights, arguments, forced, *rest)
 
 
 class BehindCut:

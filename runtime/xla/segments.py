@@ -83,11 +83,16 @@ def cut(graph: ir.Graph, weights: Weights, reasons: Mapping[ir.Node, str]) -> li
                 tuple(v for v in produced if v in outputs or any(reader != level for reader in readers[v])),
                 tuple(v for v in outer if (v in weights or v.is_initializer()) and v not in weights.state),
                 "host" if level % 2 else "device",
-                tuple((describe(n), reasons[n]) for n in nodes if n in reasons),
+                tuple((describe(n), _why(n, reasons[n])) for n in nodes if n in reasons),
                 level > 1,
             )
         )
     return segments
+
+
+def _why(node: ir.Node, reason: str) -> str:
+    """The reason; bodies and functions are not cut themselves."""
+    return f"{reason}; so all of the {node.op_type} runs there" if bodies_of(node) else reason
 
 
 def _is_run_time(value: ir.Value, graph: ir.Graph, weights: Weights, level_of: Mapping[ir.Node, int]) -> bool:

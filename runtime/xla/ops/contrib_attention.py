@@ -222,6 +222,7 @@ def rotary_embedding(ctx: Context, node: ir.Node, x: Any, positions: Any, cos: A
         split = x
     steps = jnp.arange(split.shape[2])
     at = positions.reshape(()) + steps[None] if positions.ndim == 1 else positions
+    ctx.expect_indices(at, cos.shape, of=2, lowest=0)
     y = rotate(split, at, cos, sin, bool(ctx.attr("interleaved", 0)))
     return y.swapaxes(1, 2).reshape(x.shape) if x.ndim == 3 else y
 

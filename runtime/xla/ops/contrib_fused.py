@@ -68,7 +68,10 @@ def embed_layer_normalization(
     beta: Any, mask: Any = None, positions: Any = None,
 ) -> Any:  # fmt: skip
     """(normalized sum of embeddings, number of unmasked tokens in each sequence, the sum)."""
-    at = jnp.arange(ids.shape[1])[None] if positions is None else positions
+    at = np.arange(ids.shape[1])[None] if positions is None else positions
+    for number, (table, rows) in enumerate(((words, ids), (places, at), (segment_table, segments)), 2):
+        if rows is not None:
+            ctx.expect_indices(rows, table.shape, of=number, lowest=0)
     total = jnp.take(words, ids, axis=0) + jnp.take(places, at, axis=0)
     if segments is not None:
         total = total + jnp.take(segment_table, segments, axis=0)

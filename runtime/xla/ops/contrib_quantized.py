@@ -197,6 +197,7 @@ def gather_block_quantized(ctx: Context, node: ir.Node, x: Any, indices: Any, sc
     """Rows of a table whose numbers share a scale and a zero point in blocks along quantize_axis."""
     bits, axis = ctx.attr("bits", 4), ctx.attr("gather_axis", 0) % x.ndim
     along = ctx.attr("quantize_axis", 1) % x.ndim
+    ctx.expect_indices(indices, x.shape, axis)
     if axis == along:
         raise ctx.unsupported("gather_axis and quantize_axis on one axis")
     middle = 1 << (bits - 1) if x.dtype == np.uint8 else 0

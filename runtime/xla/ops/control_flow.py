@@ -36,17 +36,23 @@ def if_(ctx: Context, node: ir.Node, condition: Any) -> Any:
 
 def _cond(ctx: Context, condition: jax.Array) -> list[Any]:
     results: dict[str, list[Any]] = {}
+    checked: list[bool] = []
 
-    def branch(name: str) -> Callable[[], list[jax.Array]]:
-        def run() -> list[jax.Array]:
-            results[name] = ctx.run_body(ctx.attr(name))
+    def branch(name: str) -> Callable[[], tuple[list[jax.Array], jax.Array]]:
+        def run() -> tuple[list[jax.Array], jax.Array]:
+            with ctx.checks.body() as findings:
+                results[name] = ctx.run_body(ctx.attr(name))
+                checked.append(bool(findings.items))
+                found = findings.first()
             if len(results) == len(_BRANCHES):
                 _check(ctx, *results.values())
-            return arrays(results[name])
+            return arrays(results[name]), found
 
         return run
 
-    traced = lax.cond(condition, branch(_BRANCHES[0]), branch(_BRANCHES[1]))
+    traced, found = lax.cond(condition, branch(_BRANCHES[0]), branch(_BRANCHES[1]))
+    if any(checked):
+        ctx.checks.enter([found])
     return [
         a if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and np.array_equal(a, b) else result
         for a, b, result in zip(*results.values(), traced)

@@ -25,6 +25,7 @@ from pfvm.runtime.xla.bodies import (
 )
 from pfvm.runtime.xla.body_flow import follows_iteration
 from pfvm.runtime.xla.context import Context, NeedsValue
+from pfvm.runtime.xla.range_checks import NOTHING, earlier
 from pfvm.runtime.xla.registry import register
 
 # Exporters write a loop without a trip count as one of 2^63 - 1 trips.
@@ -60,6 +61,12 @@ class _Loop:
         go, *rest = self.ctx.run_body(self.body, inputs, i)
         return go, rest[: len(self.initial)], rest[len(self.initial) :]
 
+    def checked_step(self, i: Any, carried: Sequence[Any]) -> tuple[Any, list[Any], list[Any], list[Any]]:
+        """`step` inside lax control flow, with what its checks found: nothing, or one finding."""
+        with self.ctx.checks.body() as findings:
+            go, after, scanned = self.step(i, carried)
+            return go, after, scanned, findings.returned()
+
     def _scalar(self, index: int, value: Any) -> Any:
         declared = self.body.inputs[index].shape
         return value.reshape((1,) * (declared.rank() if declared is not None else 0))
@@ -76,38 +83,47 @@ class _Loop:
     def no_iteration(self) -> list[Any]:
         if not self.scanned:
             return list(self.initial)
-        elements = jax.eval_shape(lambda: arrays(self.step(np.asarray(0, np.int64), self.initial)[2]))
+        elements = jax.eval_shape(lambda: arrays(self.checked_step(np.asarray(0, np.int64), self.initial)[2]))
         return [*self.initial, *(np.zeros((0, *e.shape), e.dtype) for e in elements)]
 
     def counted(self, trips: int) -> list[Any]:
         """Exactly `trips` iterations. Raises _MayEndEarly, ShapeChanges."""
 
-        def step(state: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], list[jax.Array]]:
+        def step(state: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], Any]:
             i, carried = state
-            go, after, scanned = self.step(i, carried)
+            go, after, scanned, found = self.checked_step(i, carried)
             if not self.known(go):
                 raise _MayEndEarly
             check_types(self.ctx, self.carried, carried, after)
-            return (i + 1, arrays(after)), arrays(scanned)
+            return (i + 1, arrays(after)), (arrays(scanned), found)
 
-        (_, carried), scanned = lax.scan(step, (jnp.asarray(0, jnp.int64), arrays(self.initial)), None, length=trips)
+        (_, carried), (scanned, found) = lax.scan(
+            step, (jnp.asarray(0, jnp.int64), arrays(self.initial)), None, length=trips
+        )
+        self.ctx.checks.enter(found)
         return self.results(carried, scanned)
 
     def repeated(self, trips: Any, condition: Any) -> list[Any]:
         """While the condition holds, at most `trips` iterations (None: any number). Raises ShapeChanges."""
 
-        def may_go(state: tuple[Any, Any, Any]) -> Any:
-            i, go, _ = state
+        checked: list[Any] = []
+
+        def may_go(state: tuple[Any, ...]) -> Any:
+            i, go, *_ = state
             return go if trips is None else jnp.logical_and(go, i < trips)
 
-        def step(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-            i, _, carried = state
-            go, after, _ = self.step(i, carried)
+        def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
+            i, _, carried, before = state
+            go, after, _, found = self.checked_step(i, carried)
+            checked.extend(found)
             check_types(self.ctx, self.carried, carried, after)
-            return i + 1, jnp.asarray(go).reshape(()), arrays(after)
+            first = earlier(before, found[0]) if found else before
+            return i + 1, jnp.asarray(go).reshape(()), arrays(after), first
 
-        state = (jnp.asarray(0, jnp.int64), jnp.asarray(condition), arrays(self.initial))
-        return self.results(lax.while_loop(may_go, step, state)[2], [])
+        state = (jnp.asarray(0, jnp.int64), jnp.asarray(condition), arrays(self.initial), jnp.asarray(NOTHING))
+        *_, carried, first = lax.while_loop(may_go, step, state)
+        self.ctx.checks.enter([first] if checked else [])
+        return self.results(carried, [])
 
     def unrolled(self, trips: int | None, error: PfvmError | None = None) -> list[Any]:
         """Written out. `error` says why XLA cannot loop, for when it cannot be written out either."""

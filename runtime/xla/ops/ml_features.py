@@ -51,6 +51,7 @@ def imputer(ctx: Context, node: ir.Node, x: Any) -> Any:
 
 def array_feature_extractor(ctx: Context, node: ir.Node, x: Any, indices: Any) -> Any:
     """Columns by number. A vector counts as one row."""
+    ctx.expect_indices(indices, x.shape, -1)
     y = jnp.take(x, indices.reshape(-1), axis=-1, mode="clip")
     return y.reshape(1, -1) if x.ndim == 1 else y
 

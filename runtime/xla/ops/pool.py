@@ -137,6 +137,7 @@ def max_unpool(ctx: Context, node: ir.Node, x: Any, indices: Any, output_shape: 
     pads = ctx.attr("pads", None) or [0] * (2 * rank)
     sizes = zip(x.shape[2:], kernel, strides, pads[:rank], pads[rank:])
     natural = (*x.shape[:2], *((n - 1) * s + k - a - b for n, k, s, a, b in sizes))
+    ctx.expect_indices(indices, (math.prod(natural),), lowest=0)
     flat = jnp.zeros(math.prod(natural), x.dtype).at[indices.reshape(-1)].set(x.reshape(-1))
     y = flat.reshape(natural)
     if output_shape is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -42,11 +42,13 @@ class _Scan:
 
         def step(state: tuple[Any, Any], elements: Any) -> tuple[Any, Any]:
             t, carried = state
-            after, scanned = self.step(t, carried, elements)
-            return (t + 1, arrays(after)), arrays(scanned)
+            with self.ctx.checks.body() as findings:
+                after, scanned = self.step(t, carried, elements)
+                return (t + 1, arrays(after)), (arrays(scanned), findings.returned())
 
         state = (jnp.asarray(first, jnp.int64), arrays(initial))
-        (_, carried), scanned = lax.scan(step, state, arrays(sequences), length=length)
+        (_, carried), (scanned, found) = lax.scan(step, state, arrays(sequences), length=length)
+        self.ctx.checks.enter(found)
         return carried, scanned
 
     def unrolled(
@@ -69,12 +71,19 @@ class _Scan:
 
         def step(state: Any, elements: Any) -> tuple[Any, Any]:
             t, carried = state
-            after, scanned = self.step(first + t, carried, elements)
-            counts = t < valid
-            kept = [jnp.where(counts, new, old) for new, old in zip(arrays(after), carried)]
-            return (t + 1, kept), [jnp.where(counts, y, jnp.zeros_like(y)) for y in arrays(scanned)]
+            with self.ctx.checks.body() as findings:
+                after, scanned = self.step(first + t, carried, elements)
+                counts = t < valid
+                kept = [jnp.where(counts, new, old) for new, old in zip(arrays(after), carried)]
+                ys, found = (
+                    [jnp.where(counts, y, jnp.zeros_like(y)) for y in each]
+                    for each in (arrays(scanned), findings.returned())
+                )
+                return (t + 1, kept), (ys, found)
 
-        (_, carried), scanned = lax.scan(step, (jnp.asarray(0, jnp.int64), arrays(initial)), arrays(sequences))
+        state = (jnp.asarray(0, jnp.int64), arrays(initial))
+        (_, carried), (scanned, found) = lax.scan(step, state, arrays(sequences))
+        self.ctx.checks.enter(found)
         return carried, scanned
 
 
@@ -112,21 +121,27 @@ def scan_8(ctx: Context, node: ir.Node, lengths: Any, *operands: Any) -> Any:
     firsts = jnp.arange(batch, dtype=jnp.int64) * length  # an iteration of one batch element is none of another
     if lengths is None:
         whole = [jnp.flip(s, 1) if flip else s for s, flip in zip(sequences, backward, strict=True)]
-        carried, scanned = jax.vmap(lambda a, b, first: _scan_lists(this, a, b, length, first))(initial, whole, firsts)
-        return [*carried, *scanned]
+        return _batched(ctx, lambda a, b, first: this.run(a, b, length, first), initial, whole, firsts)
 
     def one(states: Any, elements: Any, valid: Any, first: Any) -> Any:
         order = jnp.clip(valid - 1 - jnp.arange(length), 0, None)
         turned = [s[order] if flip else s for s, flip in zip(elements, backward, strict=True)]
         return this.ragged(states, turned, valid, first)
 
-    carried, scanned = jax.vmap(one)(initial, sequences, jnp.asarray(lengths), firsts)
-    return [*carried, *scanned]
+    return _batched(ctx, one, initial, sequences, jnp.asarray(lengths), firsts)
 
 
-def _scan_lists(this: _Scan, initial: Any, sequences: Any, length: int, first: Any) -> Any:
-    carried, scanned = this.run(initial, sequences, length, first)
-    return arrays(carried), arrays(scanned)
+def _batched(ctx: Context, scan_one: Callable[..., tuple[Any, Any]], *operands: Any) -> list[Any]:
+    """The states and scan outputs of every batch element."""
+
+    def one(*elements: Any) -> tuple[list[Any], list[Any]]:
+        with ctx.checks.body() as findings:
+            carried, scanned = scan_one(*elements)
+            return arrays([*carried, *scanned]), findings.returned()
+
+    results, found = jax.vmap(one)(*operands)
+    ctx.checks.enter(found)
+    return results
 
 
 def _scan(ctx: Context, given: int, count: int) -> _Scan:

@@ -18,7 +18,7 @@ from .compiled import SegmentRunner
 from .context import describe
 from .fusion import check_fusion
 from .host_nodes import host_nodes
-from .indices import index_checks
+from .indices import index_checks, judged_nodes
 from .plan import BehindCut, Plan, Planner
 from .platforms import device_of
 from .segments import MustCut, Segment
@@ -79,6 +79,7 @@ class XlaExecutable:
             cut_shapes,
             allow_host,
             check_fusion(fusion),
+            judged_nodes(self._index_checks),
         )
         self._plan = self._planner.plan(self._host_nodes)
 

@@ -15,6 +15,7 @@ from pfvm.errors import InvalidModelError, PfvmError, UnsupportedOpError
 from .context import HOST_ELEMENTS, Context, NeedsValue, Scope, TraceInstead, locate
 from .layouts import adapter_of, is_channels_last, plain, settled
 from .random_keys import Keys
+from .range_checks import RangeChecks
 from .registry import Rule, lookup
 from .schema_functions import SchemaFunctions
 from .weights import Weights
@@ -25,8 +26,8 @@ class Interpreter:
     """Evaluates nodes during one trace.
 
     `weights` holds the constants of the whole model, `arguments` their traced counterparts in this executable,
-    `forced` the values that must be computed at trace time, whatever their size, because a rule needs them, and `keys`
-    what random numbers without a seed come from.
+    `forced` the values that must be computed at trace time, whatever their size, because a rule needs them, `keys`
+    what random numbers without a seed come from, and `checks` receives what must hold of indices.
     """
 
     functions: Mapping[tuple[str, str, str], ir.Function]
@@ -35,6 +36,7 @@ class Interpreter:
     arguments: Mapping[ir.Value, Any]
     forced: frozenset[ir.Value] | set[ir.Value]
     keys: Keys
+    checks: RangeChecks = dataclasses.field(default_factory=RangeChecks)
 
     def run(self, nodes: Iterable[ir.Node], scope: Scope) -> None:
         for node in nodes:
@@ -107,7 +109,7 @@ class Interpreter:
         return tuple(self._operand(value, inner) for value in function.outputs)
 
     def apply(self, rule: Rule, node: ir.Node, operands: list[Any], scope: Scope) -> tuple[Any, ...]:
-        context = Context(node, scope, operands, self.host_value, self.run_graph, self.keys)
+        context = Context(node, scope, operands, self.host_value, self.run_graph, self.keys, self.checks)
         context.force_host = any(value in self.forced for value in node.outputs)
         try:
             results = self._adapted(rule, context) if is_channels_last(operands) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from pfvm.tools.bench.baselines import jax_layers, torch_nets  # noqa: E402
 Arrays = Iterator[np.ndarray]
 
 
-def conv(layers: torch.nn.Sequential) -> Arrays:
+def conv(layers: Any) -> Arrays:
     """The kernel in H, W, I, O order and the bias, normalization folded in."""
     convolution, norm = layers[0], layers[1]
     factor = norm.weight / torch.sqrt(norm.running_var + norm.eps)
@@ -24,18 +25,18 @@ def conv(layers: torch.nn.Sequential) -> Arrays:
     yield (norm.bias - norm.running_mean * factor).numpy()
 
 
-def linear(*layers: torch.nn.Linear) -> Arrays:
+def linear(*layers: Any) -> Arrays:
     """The weights side by side, then the biases, where there are any."""
     yield np.concatenate([layer.weight.numpy().T for layer in layers], 1)
     if layers[0].bias is not None:
         yield np.concatenate([layer.bias.numpy() for layer in layers])
 
 
-def norm(layer: torch.nn.Module) -> Arrays:
+def norm(layer: Any) -> Arrays:
     yield from (parameter.numpy() for parameter in layer.parameters())
 
 
-def resnet50(net: torch.nn.Sequential) -> Arrays:
+def resnet50(net: Any) -> Arrays:
     yield from conv(net[0])
     for block in net[2:-3]:
         if len(list(block.shortcut.children())):
@@ -45,7 +46,7 @@ def resnet50(net: torch.nn.Sequential) -> Arrays:
     yield from linear(net[-1])
 
 
-def mobilenet_v2(net: torch.nn.Sequential) -> Arrays:
+def mobilenet_v2(net: Any) -> Arrays:
     yield from conv(net[0])
     for block in net[1:-4]:
         for each in block.body:
@@ -101,12 +102,12 @@ class Given(jax_layers.Random):
     def __init__(self, arrays: Arrays) -> None:
         self._arrays = arrays
 
-    def weight(self, *shape: int, gain: float = 1.0) -> jnp.ndarray:
+    def weight(self, *shape: int, gain: float = 1.0) -> Any:
         array = next(self._arrays)
         assert array.shape == shape
         return jnp.asarray(array)
 
-    def vector(self, size: int, value: float = 0.0) -> jnp.ndarray:
+    def vector(self, size: int, value: float = 0.0) -> Any:
         return self.weight(size)
 
 

@@ -185,9 +185,20 @@ def device_ops(device: Device) -> dict[tuple[str, str], tuple[int, ...]]:
         from .xla.registry import supported_ops as xla_ops
 
         return xla_ops()
+    from .image_decoding import OPS
     from .ort import supported_ops as ort_ops
 
-    return ort_ops()
+    return dict(sorted({**ort_ops(), **OPS}.items()))
+
+
+def host_ops(device: Device) -> dict[tuple[str, str], str]:
+    """(domain, operator) → why it runs in a host segment: operators that the device itself has no program for."""
+    if device.backend != "xla" or device.platform == "tpu":
+        return {}
+    from .xla.host_nodes import host_ops
+
+    own = device_ops(device)
+    return {op: why for op, why in host_ops().items() if op not in own}
 
 
 def _refuse_unknown(device: Device, options: dict[str, Any], known: tuple[str, ...]) -> None:

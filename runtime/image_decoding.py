@@ -19,6 +19,7 @@ from .ort import OrtExecutable
 
 # Those that the standard lists. Pillow opens many more, and runs Ghostscript for one.
 _FORMATS = ("BMP", "DIB", "JPEG", "JPEG2000", "TIFF", "PNG", "WEBP", "PPM")
+OPS = {("", "ImageDecoder"): (20,)}
 _MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
 
 

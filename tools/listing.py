@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
-from pfvm.runtime.device import device_ops, devices, parse_device
+from pfvm.runtime.device import device_ops, devices, host_ops, parse_device
 
 from .console import out, table
+from .official_failures import KNOWN_FAILURES, Failure
 
 
 def print_passes() -> None:
@@ -49,10 +51,38 @@ def print_devices() -> None:
 
 
 def print_ops(device_name: str) -> None:
-    """Each operator that the device runs, with the opset versions from which it has a kernel or a lowering."""
-    ops = device_ops(parse_device(device_name))
+    """Each operator that the device runs, with the opset versions from which it has a kernel or a lowering.
+
+    Besides: the operators that run in host segments, and which of ONNX's own tests fail, each with the reason.
+    """
+    device = parse_device(device_name)
+    ops, host = device_ops(device), host_ops(device)
+    failures = KNOWN_FAILURES.get(device.name, ())
+    if failures:
+        print_failures(failures)
+    if host:
+        rows = table("operator", "in a host segment")
+        for op, why in host.items():
+            rows.add_row(_full_name(*op), why)
+        out().print(rows)
+        out().print("")
     rows = table("operator", "since opset")
-    for (domain, op_type), versions in ops.items():
-        rows.add_row(f"{domain}::{op_type}" if domain else op_type, ", ".join(map(str, versions)))
+    for op, versions in ops.items():
+        rows.add_row(_full_name(*op), ", ".join(map(str, versions)))
     out().print(rows)
-    out().print(f"{len(ops)} operators on {device_name}")
+    more = f", and {len(host)} in host segments" if host else ""
+    out().print(f"{len(ops)} operators on {device_name}{more}")
+
+
+def print_failures(failures: Sequence[Failure]) -> None:
+    """The tests of the official suite that fail, one a line."""
+    rows = table("official test that fails", "why")
+    for failure in failures:
+        for name in failure.tests:
+            rows.add_row(name, failure.why)
+    out().print(rows)
+    out().print("")
+
+
+def _full_name(domain: str, op_type: str) -> str:
+    return f"{domain}::{op_type}" if domain else op_type

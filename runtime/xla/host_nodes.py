@@ -42,6 +42,11 @@ _HOST_OPS = {op: reason for reason, ops in _REASONS.items() for op in ops}
 _KINDS = {ir.SequenceType: "sequences", ir.OptionalType: "optionals", ir.SparseTensorType: "sparse tensors"}
 
 
+def host_ops() -> dict[tuple[str, str], str]:
+    """(domain, operator) → why it may have to run on the host."""
+    return dict(sorted(_HOST_OPS.items()))
+
+
 def data_dependent(node: ir.Node) -> bool:
     """Does the shape of this operator's result always follow from the data of its operand?"""
     return _HOST_OPS.get((node.domain, node.op_type)) == "data-dependent shape"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pfvm.compiler.capture.export import Exported
 
     from .executable import Executable
-    from .torch_state import TorchState
 
 
 def compile(
@@ -32,10 +31,14 @@ def compile(
     freeze: bool | None = None,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
 ) -> CompiledFunction:
-    """Compile a function or nn.Module for the inputs' shapes and dtypes; the result is called like `fn`.
+    """Compile a function, training step or nn.Module for the inputs' shapes and dtypes; it is called like `fn`.
 
-    `fn` runs twice, on fake tensors without values: what it prints is printed twice here, and never at a call. Results
+    `fn` runs a few times on fake tensors without values: what it prints is printed here, and never at a call. Results
     carry no gradient (requires_grad is False and backward() through them fails), as under torch.no_grad().
+
+    A training step is any function that changes what it reaches: parameters, buffers, optimizer state, gradients. Its
+    state stays on the device between calls, and every look at a tensor shows current values. Numbers of optimizers
+    (learning rate, betas, …) are read at each call; a change that would make another graph is refused by name.
 
     fn: from tensors in any nesting of dicts, lists and tuples to the same; it may use modules and tensors from outside.
     example_inputs: its only argument, or a tuple of positional arguments. Values do not matter.
@@ -54,15 +57,25 @@ def compile(
         raise MissingExtraError("pfvm.compile", "torch")
     from pfvm.compiler.capture.export import capture
 
-    from .torch_state import TorchState
-
     target = parse_device(device)
     target.require()
     settings = _options(options, codegen_dir)
     exported = capture(fn, example_inputs, freeze=freeze, dynamic=dynamic)
-    state = TorchState(exported)
     result = compile_source(exported.model, settings)
-    return CompiledFunction(exported, result, load_executable(result.model, target), state, target, settings.artifacts)
+    return CompiledFunction(exported, result, load_executable(result.model, target), target, settings.artifacts)
+
+
+def _runner(exported: Exported, executable: Executable) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Feeds → results. Tensors of a function are read at every call; state of a step is kept on the device."""
+    if not exported.updates and not exported.cleared:
+        from .torch_state import TorchState
+
+        weights = TorchState(exported)
+        return lambda feeds: executable({**feeds, **weights.feeds()})
+    from .resident import resident
+    from .torch_step import StepState
+
+    return StepState(exported, resident(executable, exported.updates)).run
 
 
 def _options(
@@ -89,7 +102,6 @@ class CompiledFunction:
         exported: Exported,
         result: CompileResult,
         executable: Executable,
-        state: TorchState,
         device: Device,
         artifacts: pathlib.Path | None,
     ) -> None:
@@ -100,7 +112,7 @@ class CompiledFunction:
         self.device = device
         self.artifacts = artifacts
         self._signature = exported
-        self._state = state
+        self._run = _runner(exported, executable)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run once with the current weights."""
@@ -109,9 +121,9 @@ class CompiledFunction:
         positional = self._positional(args, kwargs)
         given = self._signature.inputs.unpack(positional, self._signature.argument_names)
         feeds = {name: as_array(name, value) for name, value in given.items()}
-        results = self.executable({**feeds, **self._state.feeds()})
+        results = self._run(feeds)
         sizes = self._signature.size_outputs
-        return self._signature.outputs.pack({n: int(v) if n in sizes else as_tensor(v) for n, v in results.items()})
+        return self._signature.outputs.pack({n: v.item() if n in sizes else as_tensor(v) for n, v in results.items()})
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         names = self._signature.argument_names

@@ -86,6 +86,19 @@ class OrtExecutable:
         outputs = dict(zip(self._output_names, results))
         return outputs | {n: from_codes(outputs[n]) for n in self._coded if n in outputs} if self._coded else outputs
 
+    def run_on_device(
+        self, feeds: Mapping[str, Any], state: Mapping[str, onnxruntime.OrtValue]
+    ) -> dict[str, onnxruntime.OrtValue]:
+        """A call with overridable initializers given as OrtValues, of the right types; results are OrtValues."""
+        given_optional = [spec for spec in self.optional_inputs if spec.name in feeds]
+        values = check_feeds(self.inputs, given_optional, feeds)
+        arguments = {name: to_ort(as_codes(v) if name in self._coded else v) for name, v in values.items()}
+        try:
+            results = self._session.run_with_ort_values(self._output_names, {**arguments, **state})
+        except Exception as error:
+            raise run_error(error, self._model, self.device) from error
+        return dict(zip(self._output_names, results))
+
     def _coded_names(self) -> frozenset[str]:
         """Inputs and outputs of float4, which the session has as uint4 after expansion."""
         float4 = {s.name for s in (*self.inputs, *self.optional_inputs, *self.outputs) if s.dtype == FLOAT4}

@@ -52,6 +52,7 @@ class Exported:
     guards: tuple[NumberGuard, ...]
     constants: tuple[tuple[str, Any, Place], ...]
     modules: tuple[torch.nn.Module, ...]
+    module_names: dict[int, str]
 
 
 def export(
@@ -100,6 +101,8 @@ def capture(
     axes = open_dimensions(dynamic, inputs.tensor_names)
     with SWAP_LOCK:
         reach = walk(fn)
+        for reached in reach.tensors:
+            reached.tensor.detach()  # values that are on a device come now, not in the middle of the trace
         traced = trace(fn, inputs, samples, reach, axes)
         frozen = _is_frozen(fn, traced, freeze)
         builder = _Builder(traced, inputs, frozen, getattr(fn, "__name__", type(fn).__name__))
@@ -118,6 +121,7 @@ def capture(
         tuple(traced.guards),
         tuple(traced.constants),
         tuple(reach.modules),
+        reach.module_names,
     )
 
 

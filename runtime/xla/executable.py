@@ -137,6 +137,27 @@ class XlaExecutable:
         results = self._results({self._graph_inputs[name]: array for name, array in padded.items()})
         return self._buckets.cut(results, counts)
 
+    @property
+    def platform(self) -> str:
+        """ "cpu", "cuda" or "tpu"."""
+        return self._platform
+
+    def put(self, array: np.ndarray) -> jax.Array:
+        """Host values on the device; jax may go on using the host array's memory."""
+        with jax.enable_x64(True):
+            return jax.device_put(array, self._device)
+
+    def run_on_device(self, feeds: Mapping[str, Any], state: Mapping[str, jax.Array]) -> dict[str, Any]:
+        """A call with overridable initializers already on the device, of the right types; results stay there."""
+        given_optional = [spec for spec in self.optional_inputs if spec.name in feeds]
+        checked = check_feeds(self.inputs, given_optional, feeds)
+        given = {self._graph_inputs[name]: array for name, array in (*checked.items(), *state.items())}
+        for check in self._index_checks:
+            check(given)
+        with jax.enable_x64(True):
+            env = self._run(given)
+            return {value.name or "": self._raw_result(value, env) for value in self._graph_outputs}
+
     def _results(self, given: Mapping[ir.Value, Any]) -> dict[str, Any]:
         with jax.enable_x64(True):
             env = self._run(given)
@@ -160,13 +181,15 @@ class XlaExecutable:
                 self._host_nodes[request.node] = f"data-dependent shape ({_why(request)})"
                 self._plan = self._planner.plan(self._host_nodes)
 
-    def _result(self, value: ir.Value, env: Mapping[ir.Value, Any]) -> Any:
+    def _raw_result(self, value: ir.Value, env: Mapping[ir.Value, Any]) -> Any:
         if value in env:
-            result = env[value]
-        elif value in self._weights:
-            result = self._weights.on_device(value, self._device)
-        else:
-            result = value.const_value.numpy()  # type: ignore[union-attr]  # strings that nothing computes
+            return env[value]
+        if value in self._weights:
+            return self._weights.on_device(value, self._device)
+        return value.const_value.numpy()  # type: ignore[union-attr]  # strings that nothing computes
+
+    def _result(self, value: ir.Value, env: Mapping[ir.Value, Any]) -> Any:
+        result = self._raw_result(value, env)
         if result is None or isinstance(result, (list, tuple, dict)):
             return result
         # A copy: XLA may return an input's own buffer, and its arrays are read-only.

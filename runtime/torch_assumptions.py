@@ -1,0 +1,81 @@
+"""What a captured step takes for granted about Python values, checked at every call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pfvm.compiler.capture.export import Exported
+from pfvm.compiler.capture.numbers import NumberGuard
+from pfvm.errors import StaleWeightError, short
+
+
+class StepAssumptions:
+    """Reads the numbers that are inputs; refuses a call where other Python values are not those of the capture."""
+
+    def __init__(self, exported: Exported) -> None:
+        self._numbers = list(exported.numbers.items())
+        self._by_source = {number.name: name for name, number in self._numbers}
+        self._guards = exported.guards
+        self._constants = exported.constants
+        self._modules = [(m, m.training) for m in exported.modules if _reads_training(m)]
+        self._module_names = exported.module_names
+        self._trainable = [(s.name, s.tensor) for s in exported.states.values() if s.tensor.is_leaf]
+        self._checked: dict[str, Any] = {}
+
+    def numbers(self) -> dict[str, Any]:
+        """The lifted numbers by input name. Raises StaleWeightError with the name and what to do."""
+        for module, training in self._modules:
+            if module.training is not training:
+                name = self._module_names.get(id(module), type(module).__name__)
+                was = "training" if training else "eval"
+                raise StaleWeightError(
+                    f"module {name!r} was in {was} mode at compile and is not now; call {_mode_call(training)} on it, "
+                    "or compile again"
+                )
+        for name, value, place in self._constants:
+            now = _read(place)
+            if now is not value and now != value:
+                raise StaleWeightError(
+                    f"{name} was {short(value)} at compile and is {short(now)} now: it is another step; compile again"
+                )
+        found = {name: self._current(name, number) for name, number in self._numbers}
+        if found != self._checked:
+            self._check_guards(found)
+            self._checked = found
+        return found
+
+    def _current(self, name: str, number: Any) -> Any:
+        try:
+            return number.current()
+        except (LookupError, TypeError, AttributeError) as error:
+            raise StaleWeightError(f"{name} is no longer a number ({error}); compile again") from error
+
+    def _check_guards(self, found: dict[str, Any]) -> None:
+        values = {number.name: found[name] for name, number in self._numbers}
+        for guard in self._guards:
+            if guard.names <= values.keys() and not guard.holds(values):
+                raise StaleWeightError(_broken(guard, values))
+
+
+def _broken(guard: NumberGuard, values: dict[str, Any]) -> str:
+    now = ", ".join(f"{name} = {values[name]!r}" for name in sorted(guard.names))
+    where = f"{guard.where}: " if guard.where else ""
+    return f"{where}the step was captured for {guard}, but now {now}: it takes another path; compile again"
+
+
+def _mode_call(training: bool) -> str:
+    return "train()" if training else "eval()"
+
+
+def _read(place: Any) -> Any:
+    try:
+        return place.get()
+    except (LookupError, AttributeError):
+        return None
+
+
+def _reads_training(module: torch.nn.Module) -> bool:
+    """Whether the module computes something else in training (dropout, batch norm): its forward names `training`."""
+    code = getattr(type(module).forward, "__code__", None)
+    return code is not None and "training" in code.co_names

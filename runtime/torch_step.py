@@ -1,0 +1,128 @@
+"""A compiled training step between PyTorch and a device: state goes there once and stays, tensors learn of it late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from pfvm.compiler.capture.dtypes import to_numpy
+from pfvm.compiler.capture.export import Exported
+from pfvm.compiler.capture.fake_swap import SWAP_LOCK
+from pfvm.compiler.capture.reach import Place, ReachedTensor
+from pfvm.errors import StaleWeightError
+
+from .places import Places
+from .resident import Resident
+from .torch_assumptions import StepAssumptions
+from .torch_deferred import OnDevice, can_defer, defer, on_device, store
+
+
+class _Slot:
+    """One tensor of state: where it was found last, and the device's values of it."""
+
+    def __init__(self, name: str, state: ReachedTensor, is_updated: bool) -> None:
+        self.name = name
+        self.state = state
+        self.is_updated = is_updated
+        self.tensor: torch.Tensor | None = None
+        self.values: OnDevice | None = None
+
+
+class StepState:
+    """Runs a step on the state that hangs in the program's modules and optimizers, and puts the new state there.
+
+    A tensor that nobody has used since the last call stays on the device. One that somebody used, or that was replaced,
+    is sent again: every way to change a value counts. A tensor whose memory has another holder (a view, a state_dict
+    that is kept) is brought back at the end of each call. A call that fails changes nothing.
+    """
+
+    def __init__(self, exported: Exported, resident: Resident) -> None:
+        self._resident = resident
+        self._slots = [_Slot(name, s, name in exported.updates) for name, s in exported.states.items()]
+        self._places = Places([slot.state.place for slot in self._slots])
+        self._numbers = list(exported.numbers.items())
+        self._updates = exported.updates
+        self._cleared = [state.place for state in exported.cleared]
+        self._assumptions = StepAssumptions(exported)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """One step; its results by output name. Raises StaleWeightError, and what a call of the executable raises."""
+        with SWAP_LOCK:
+            numbers = self._assumptions.numbers()
+            state: dict[str, Any] = {}
+            fed = dict(feeds)
+            for slot, tensor in zip(self._slots, self._places.get()):
+                self._gather(slot, tensor, state, fed)
+            fed.update((name, np.asarray(value)) for name, value in numbers.items())
+            results, new = self._resident(fed, state)
+            self._commit(new)
+        return results
+
+    def _gather(self, slot: _Slot, tensor: Any, state: dict[str, Any], feeds: dict[str, Any]) -> None:
+        """Where the slot's values are: on the device already, to be put there, or (never updated) to be fed."""
+        if tensor is None:
+            tensor = self._absent(slot)
+        values = on_device(tensor) if isinstance(tensor, torch.Tensor) else None
+        slot.tensor = tensor
+        if values is not None and values.device == self._resident.device:
+            slot.values = values
+            state[slot.name] = values.array
+            return
+        slot.values = None
+        array = self._array(slot, tensor)
+        if slot.is_updated:
+            state[slot.name] = self._resident.put(array)
+        else:
+            feeds[slot.name] = array
+
+    def _absent(self, slot: _Slot) -> torch.Tensor:
+        """The first value of what nothing holds yet."""
+        if slot.state.place is None or slot.state.is_initial or slot.state.role == "buffer":
+            return slot.state.tensor if slot.state.role != "buffer" else torch.zeros_like(slot.state.tensor)
+        raise StaleWeightError(f"weight {slot.state.name!r} is not where it was at compile; compile again")
+
+    def _array(self, slot: _Slot, tensor: Any) -> np.ndarray[Any, Any]:
+        expected = slot.state.tensor
+        if not isinstance(tensor, torch.Tensor):
+            raise StaleWeightError(
+                f"weight {slot.state.name!r} is now a {type(tensor).__name__}, not a tensor; compile again"
+            )
+        if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
+            raise StaleWeightError(
+                f"weight {slot.state.name!r} is now {tensor.dtype} {list(tensor.shape)}; "
+                f"it was compiled as {expected.dtype} {list(expected.shape)}: compile again"
+            )
+        return to_numpy(tensor)
+
+    def _commit(self, new: Mapping[str, Any]) -> None:
+        for slot in self._slots:
+            if not slot.is_updated:
+                continue
+            array = new[slot.name]
+            if slot.values is not None:
+                slot.values.array = array
+            else:
+                self._publish(slot, array)
+        for name, number in self._numbers:
+            if name in self._updates:
+                number.place.set(type(number.value)(self._resident.get(new[name]).item()))
+        for place in self._cleared:
+            _clear(place)
+
+    def _publish(self, slot: _Slot, array: Any) -> None:
+        """The first call after somebody used the tensor, or the first of all."""
+        tensor, place = slot.tensor, slot.state.place
+        assert tensor is not None
+        if place is not None and (slot.state.is_initial or slot.state.role == "buffer"):
+            place.set(tensor)  # where an optimizer or backward would have put it
+        if can_defer(tensor):
+            defer(tensor, array, self._resident.device, self._resident.get)
+        else:
+            store(tensor, self._resident.get(array))
+
+
+def _clear(place: Place | None) -> None:
+    if place is not None:
+        place.set(None)

@@ -1,0 +1,33 @@
+"""State of a training step as jax arrays: outputs of one call are inputs of the next, and their memory is donated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from .executable import XlaExecutable
+
+
+class XlaResident:
+    """See `pfvm.runtime.resident.Resident`. Device arrays are jax.Arrays."""
+
+    def __init__(self, executable: XlaExecutable, updates: Mapping[str, str]) -> None:
+        self.device = f"xla:{executable.platform}"
+        self._executable = executable
+        self._state_of = {output: state for state, output in updates.items()}
+
+    def put(self, array: np.ndarray[Any, Any]) -> Any:
+        return self._executable.put(np.array(array))  # a copy: jax may keep a host array's memory
+
+    def get(self, value: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(value)
+
+    def __call__(
+        self, feeds: Mapping[str, Any], state: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, jax.Array]]:
+        outputs = self._executable.run_on_device(feeds, state)
+        results = {name: np.array(value) for name, value in outputs.items() if name not in self._state_of}
+        return results, {state: outputs[output] for output, state in self._state_of.items()}

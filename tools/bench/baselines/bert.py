@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pfvm.tools.bench.baselines.jax_layers import Built, Random, built, layer_norm, token_ids
+from pfvm.tools.bench.baselines.jax_layers import TRANSFORMER_FLAGS, Built, Random, built, layer_norm, token_ids
 from pfvm.tools.bench.baselines.transformer import LAYERS, VOCABULARY, WIDTH, layer, norm, post_norm
 
 
@@ -16,7 +16,7 @@ def build() -> Built:
         "norm": norm(random),
         "layers": [layer(random) for _ in range(LAYERS)],
     }
-    return built(_net, params, token_ids())
+    return built(_net, params, token_ids(), TRANSFORMER_FLAGS)
 
 
 def _net(params: Any, ids: Any) -> Any:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from pfvm.tools.bench.baselines.jax_layers import Built, Random, attention, built, token_ids
+from pfvm.tools.bench.baselines.jax_layers import TRANSFORMER_FLAGS, Built, Random, attention, built, token_ids
 from pfvm.tools.bench.baselines.transformer import HEADS, LAYERS, VOCABULARY, WIDTH
 
 _HIDDEN, _SEQUENCE = 2048, 128
@@ -27,7 +27,7 @@ def build() -> Built:
         for _ in range(LAYERS)
     ]
     params = {"words": random.weight(VOCABULARY, WIDTH), "layers": layers, "norm": random.vector(WIDTH, 1.0)}
-    return built(_net, params, token_ids())
+    return built(_net, params, token_ids(), TRANSFORMER_FLAGS)
 
 
 def _rms(x: Any, weight: Any) -> Any:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from pfvm.tools.bench.baselines.jax_layers import Random, attention, layer_norm, linear
+from pfvm.tools.bench.baselines.jax_layers import Random, attention, gelu, layer_norm, linear
 
 WIDTH, HEADS, LAYERS, HIDDEN, VOCABULARY = 768, 12, 6, 3072, 30522
 
@@ -31,7 +30,7 @@ def self_attention(x: Any, params: Any) -> Any:
 
 
 def feed_forward(x: Any, params: Any) -> Any:
-    return linear(jax.nn.gelu(linear(x, params["up"]), approximate=False), params["down"])
+    return linear(gelu(linear(x, params["up"])), params["down"])
 
 
 def post_norm(x: Any, params: Any) -> Any:

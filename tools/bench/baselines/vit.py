@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from pfvm.tools.bench.baselines.jax_layers import Built, Random, built, image, layer_norm, linear
+from pfvm.tools.bench.baselines.jax_layers import TRANSFORMER_FLAGS, Built, Random, built, image, layer_norm, linear
 from pfvm.tools.bench.baselines.transformer import LAYERS, WIDTH, layer, norm, pre_norm
 
 
@@ -19,7 +19,7 @@ def build() -> Built:
         "norm": norm(random),
         "head": random.linear(WIDTH, 1000),
     }
-    return built(_net, params, image())
+    return built(_net, params, image(), TRANSFORMER_FLAGS)
 
 
 def _net(params: Any, image: Any) -> Any:

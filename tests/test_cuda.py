@@ -96,6 +96,14 @@ def test_nets_are_lowered(name: str, platform: str) -> None:
     assert types == [str(v.dtype) for v in load(net(name), "pfvm:cpu")(NETS[name][1]).values()]
 
 
+def test_integers_are_convolved_in_a_type_that_cudnn_has() -> None:
+    exe = load(net("quantized"), "xla:cpu")
+    for platform, kind in (("cuda", "f64"), ("cpu", "i32")):
+        (program,) = exe.export(NETS["quantized"][1], platform)
+        (line,) = [line for line in program.mlir_module().splitlines() if "stablehlo.convolution" in line]
+        assert line.partition(" -> ")[2].partition(">")[0].endswith(f"x{kind}")
+
+
 def test_programs_around_a_host_segment_are_lowered_one_by_one() -> None:
     text = """g (float[N] x) => (float[A] y) <float zero = {0}> {
       e = Tanh(x) c = Greater(e, zero) d = Compress(e, c) y = Exp(d) }"""

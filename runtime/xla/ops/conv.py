@@ -50,16 +50,26 @@ def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None) -> Any:
         return _grouped(data, kernel, window, group)
     if accumulate is None and group == 1 and _is_tiling(window, data.shape[1:-1]):
         return _patches(data, kernel)
-    return lax.conv_general_dilated(
-        data,
-        kernel,
-        window.strides,
-        window.pads,
-        rhs_dilation=window.dilations,
-        feature_group_count=group,
-        preferred_element_type=accumulate,
-        dimension_numbers=_dimension_numbers(data.ndim),
-    )
+
+    def convolution(data: Any, kernel: Any, result: Any = accumulate) -> Any:
+        return lax.conv_general_dilated(
+            data,
+            kernel,
+            window.strides,
+            window.pads,
+            rhs_dilation=window.dilations,
+            feature_group_count=group,
+            preferred_element_type=result,
+            dimension_numbers=_dimension_numbers(data.ndim),
+        )
+
+    def in_float64(data: Any, kernel: Any) -> Any:
+        return convolution(data.astype(jnp.float64), kernel.astype(jnp.float64), None).astype(accumulate or data.dtype)
+
+    if jnp.issubdtype(data.dtype, jnp.integer):
+        # cuDNN has none of 32-bit integers; their sums are exact in float64.
+        return lax.platform_dependent(data, kernel, cuda=in_float64, default=convolution)
+    return convolution(data, kernel)
 
 
 def _is_shifted(ctx: Context, w: Any) -> bool:

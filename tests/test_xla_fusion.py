@@ -11,7 +11,11 @@ import pytest
 from onnx import numpy_helper
 from onnx.backend.test.runner import Runner
 
-pytest.importorskip("jax")
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp
+from jax import lax
+from pfvm.runtime.xla import fusion
 
 
 def test_softmax_of_large_equal_averages() -> None:
@@ -26,8 +30,8 @@ def test_softmax_of_large_equal_averages() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fusion", ["auto", "default", "no_convolution"])
-def test_windowed_sums_behind_convolutions(fusion: str) -> None:
+@pytest.mark.parametrize("setting", ["auto", "default", "no_convolution"])
+def test_windowed_sums_behind_convolutions(setting: str) -> None:
     """DenseNet-121 of ONNX's own tests: its average pools, fused with what stands before them, gave garbage."""
     folder = pathlib.Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     model = onnx.load(folder / "light_densenet121.onnx")
@@ -35,5 +39,18 @@ def test_windowed_sums_behind_convolutions(fusion: str) -> None:
     (image,) = [v for v in model.graph.input if v.name not in given]
     data = np.asarray(Runner.generate_dummy_data(image, seed=0, name="densenet121", random=False))
     expected = onnx.TensorProto.FromString((folder / "light_densenet121_output_0.pb").read_bytes())
-    (result,) = pfvm.load(model, device="xla:cpu", fusion=fusion)({image.name: data}).values()
+    (result,) = pfvm.load(model, device="xla:cpu", fusion=setting)({image.name: data}).values()
     np.testing.assert_allclose(result, numpy_helper.to_array(expected), rtol=1e-3)
+
+
+def test_the_library_multiplies_bytes_and_reduces() -> None:
+    """XLA's own float32 products are faster, and in programs with windows the library's reductions are wrong."""
+    traced = {
+        "REDUCE": lambda x: jax.nn.softmax(x @ x),
+        "INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE": lambda x: jnp.matmul(x.astype(jnp.int8), x.astype(jnp.int8)),
+        "": lambda x: lax.reduce_window(x @ x, -jnp.inf, lax.max, (2, 2), (2, 2), "VALID"),
+    }
+    for kinds, function in traced.items():
+        jaxpr = jax.make_jaxpr(function)(jnp.ones((8, 8))).jaxpr
+        (setting,) = fusion._setting(jaxpr, "auto").values()
+        assert setting == (f"LIBRARY_FUSION_TYPE_{kinds}" if kinds else "")

@@ -28,7 +28,7 @@ def load_ort(model: ir.Model, **options: Any) -> Executable:
 
     Raises what OrtExecutable raises, and MissingExtraError where a model decodes images and Pillow is missing.
     """
-    if any(_decodes(node) for node in model.graph):
+    if any(decodes(node) for node in model.graph):
         return DecodingExecutable(model, **options)
     return OrtExecutable(model, **options)
 
@@ -66,13 +66,13 @@ class DecodingExecutable:
         self.device = device
         self.inputs, self.optional_inputs, self.outputs = specs_of(model)
         typed = model.clone()
-        for node in filter(_decodes, typed.graph):
+        for node in filter(decodes, typed.graph):
             node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.DataType.UINT8), ir.Shape([None] * 3)
         ShapeInference(typed).infer_model()
         self._defaults = {
             name: value.const_value.numpy()
             for name, value in typed.graph.initializers.items()
-            if value.const_value is not None and (value.is_graph_input() or any(_decodes(n) for n in value.consumers()))
+            if value.const_value is not None and (value.is_graph_input() or any(decodes(n) for n in value.consumers()))
         }
         self._stages = [
             _Stage(nodes, None if decodes else OrtExecutable(_part(typed, nodes), device=device, **options))
@@ -101,7 +101,8 @@ class DecodingExecutable:
             raise InputError(f"{self.device}: ImageDecoder cannot decode {source!r}: {error}") from error
 
 
-def _decodes(node: ir.Node) -> bool:
+def decodes(node: ir.Node) -> bool:
+    """Is it an ImageDecoder?"""
     return node.op_type == "ImageDecoder" and node.domain == ""
 
 
@@ -111,7 +112,7 @@ def _levels(graph: ir.Graph) -> list[tuple[bool, list[ir.Node]]]:
     levels: dict[int, list[ir.Node]] = defaultdict(list)
     for node in graph:
         earliest = max((level_of[v.producer()] for v in _reads(node) if v.producer() in level_of), default=0)
-        level = level_of[node] = earliest + (earliest % 2 != _decodes(node))
+        level = level_of[node] = earliest + (earliest % 2 != decodes(node))
         levels[level].append(node)
     return [(level % 2 == 1, nodes) for level, nodes in sorted(levels.items())]
 

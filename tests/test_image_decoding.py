@@ -7,6 +7,7 @@ import io
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 pytest.importorskip("PIL")
@@ -14,6 +15,7 @@ pytest.importorskip("PIL")
 from pfvm.errors import InputError, MissingExtraError
 from pfvm.runtime.api import load
 from pfvm.runtime.image_decoding import decode
+from pfvm.tools.explain import print_segments
 from PIL import Image
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (6, 5, 3)).astype(np.uint8)
@@ -57,6 +59,14 @@ def test_images_between_other_nodes(device: str) -> None:
     np.testing.assert_array_equal(swapped["y"], 3 * other.astype(np.float32) + flipped)
     with pytest.raises(InputError, match="missing input 'swap'"):
         run({"a": encoded(), "b": encoded()})
+
+
+@devices
+def test_explain_says_what_decodes(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if device.startswith("xla"):
+        pytest.importorskip("jax")
+    print_segments(ir.from_proto(model("g (uint8[9] a) => (uint8[H, W, C] y) { y = ImageDecoder(a) }")), device)
+    assert "ImageDecoder (→ 'y'): image decoding" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "1", "I;16"])

@@ -67,6 +67,12 @@ def test_a_gpu_whose_libraries_find_none_says_so(monkeypatch: pytest.MonkeyPatch
         NoDeviceError, match=r"device pfvm:cuda is not here: .*CPUExecutionProvider; it needs an NVIDIA"
     ):
         load_executable(relu(), "pfvm:cuda")
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CUDAExecutionProvider"])
+    with (
+        pytest.warns(UserWarning, match="not in available provider names"),  # its own; it would go on on the CPU
+        pytest.raises(NoDeviceError, match=r"device pfvm:cuda is not here: .*CPUExecutionProvider; it needs"),
+    ):
+        load_executable(relu(), "pfvm:cuda")
     with pytest.raises(NoDeviceError, match=r"device xla:cuda is not here \(.*\); it needs an NVIDIA GPU"):
         load_executable(relu(), "xla:cuda")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 from pfvm.runtime.device import load_executable
+from pfvm.runtime.image_decoding import decodes
 from pfvm.runtime.synthesis import workable
 
 from .console import out
@@ -23,7 +24,10 @@ def print_segments(model: ir.Model, device: str) -> None:
     executable: Any = load_executable(model, device)
     segments = getattr(executable, "segments", None)
     if segments is None:
-        out().print(f"{device}: one segment, {len(model.graph)} nodes in ONNX Runtime")
+        decoders = [node for node in model.graph if decodes(node)]
+        _print(f"{device}: one segment, {len(model.graph) - len(decoders)} nodes in ONNX Runtime")
+        for node in decoders:
+            _print(f"  {node.op_type} (→ {node.outputs[0].name!r}): image decoding, in Pillow")
         return
     feeds, _ = workable(model, executable, 0, {})
     executable(feeds)

@@ -93,7 +93,37 @@ def llama6(net: torch_nets.Llama) -> Arrays:
     yield from norm(net.norm)
 
 
-WEIGHTS = {"resnet50": resnet50, "mobilenet_v2": mobilenet_v2, "bert": bert, "vit": vit, "llama6": llama6}
+def patches(layer: Any) -> Arrays:
+    """A convolution of tiles as the matrix of a product of patches."""
+    yield layer.weight.permute(2, 3, 1, 0).reshape(-1, layer.out_channels).numpy()
+    yield layer.bias.numpy()
+
+
+def convnext_t(net: Any) -> Arrays:
+    yield from patches(net[0])
+    yield from norm(net[1])
+    for each in net[2:-4]:
+        if isinstance(each, torch.nn.Conv2d):
+            yield from patches(each)
+        elif isinstance(each, torch_nets.ChannelNorm):
+            yield from norm(each)
+        else:
+            yield from (each.spatial.weight.permute(2, 3, 1, 0).numpy(), each.spatial.bias.numpy())
+            yield from norm(each.norm)
+            yield from linear(each.up)
+            yield from (array * each.scale.numpy() for array in linear(each.down))
+    yield from norm(net[-3])
+    yield from linear(net[-1])
+
+
+WEIGHTS = {
+    "resnet50": resnet50,
+    "mobilenet_v2": mobilenet_v2,
+    "bert": bert,
+    "vit": vit,
+    "llama6": llama6,
+    "convnext_t": convnext_t,
+}
 
 
 class Given(jax_layers.Random):

@@ -224,7 +224,50 @@ def llama6() -> tuple[nn.Module, torch.Tensor]:
     return Llama(), torch.randint(0, VOCABULARY, (1, SEQUENCE))
 
 
-NETS = {"resnet50": resnet50, "mobilenet_v2": mobilenet_v2, "bert": bert, "vit": vit, "llama6": llama6}
+class ChannelNorm(nn.LayerNorm):
+    """Normalizes the channels of N, C, H, W."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class ConvNextBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.spatial = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm = nn.LayerNorm(width, eps=1e-5)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.scale = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.spatial(x).permute(0, 2, 3, 1))
+        y = self.down(nn.functional.gelu(self.up(y))) * self.scale
+        return x + y.permute(0, 3, 1, 2)
+
+
+CONVNEXT_STAGES = [(3, 96), (3, 192), (9, 384), (3, 768)]
+
+
+def convnext_t() -> tuple[nn.Module, torch.Tensor]:
+    layers: list[nn.Module] = [nn.Conv2d(3, 96, 4, 4), ChannelNorm(96)]
+    inputs = 96
+    for count, width in CONVNEXT_STAGES:
+        if width != inputs:
+            layers += [ChannelNorm(inputs), nn.Conv2d(inputs, width, 2, 2)]
+        layers += [ConvNextBlock(width) for _ in range(count)]
+        inputs = width
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), ChannelNorm(768), nn.Flatten(), nn.Linear(768, 1000))
+    return net, torch.randn(1, 3, 224, 224)
+
+
+NETS = {
+    "resnet50": resnet50,
+    "mobilenet_v2": mobilenet_v2,
+    "bert": bert,
+    "vit": vit,
+    "llama6": llama6,
+    "convnext_t": convnext_t,
+}
 
 
 def make(name: str) -> tuple[nn.Module, torch.Tensor]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from pfvm.tools.bench.baselines.jax_layers import (
-    CONVOLUTION_FLAGS,
+    TRANSFORMER_FLAGS,
     Built,
     Random,
     built,
@@ -28,7 +28,7 @@ def build() -> Built:
         stages.append((halve, [_block(random, width) for _ in range(count)]))
         inputs = width
     params = {"stem": stem, "stages": stages, "norm": _norm(random, 768), "head": random.linear(768, 1000)}
-    return built(_net, params, image(), CONVOLUTION_FLAGS)
+    return built(_net, params, image(), TRANSFORMER_FLAGS)
 
 
 def _norm(random: Random, width: int) -> tuple[Any, Any]:

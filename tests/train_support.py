@@ -71,9 +71,12 @@ def state_feeds(exported: Exported) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def relative_error(actual: Any, expected: Any) -> float:
-    """The largest difference, as a part of the largest expected value."""
+    """The largest difference, as a part of the largest expected value.
+
+    Below 1e-2 as a part of that: the gradient of a bias before batch norm is zero, and what is computed is noise.
+    """
     a, e = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
-    return float(np.abs(a - e).max() / max(np.abs(e).max(), 1e-12)) if e.size else 0.0
+    return float(np.abs(a - e).max() / max(np.abs(e).max(), 1e-2)) if e.size else 0.0
 
 
 def largest_step_error(

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
+from . import backward
 from .aten import TABLE
 
 
@@ -20,4 +21,7 @@ def _fits(op: Any) -> bool:
     )
 
 
-DECOMPOSITIONS: dict[Any, Any] = {op: function for op, function in decomposition_table.items() if _fits(op)}
+DECOMPOSITIONS: dict[Any, Any] = {
+    **{op: function for op, function in decomposition_table.items() if _fits(op)},
+    **backward.DECOMPOSITIONS,
+}

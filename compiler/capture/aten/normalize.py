@@ -51,12 +51,6 @@ def batch_norm(
 ) -> list[ir.Value | None]:
     if not training:
         return batch_norm_inference(e, node, x, weight, bias, mean, var, momentum, eps)
-    if mean is not None:
-        raise e.refuse(
-            "batch norm in training mode updates its statistics, and capture of training steps is not built yet; call "
-            "model.eval()",
-            node,
-        )
     return batch_norm_of_batch(e, node, x, weight, bias, True, momentum, eps)
 
 
@@ -65,13 +59,15 @@ def batch_norm_of_batch(
     e: Emitter, node: Node, x: Node, weight: Arg, bias: Arg, training: bool, momentum: float, eps: float
 ) -> list[ir.Value | None]:
     """Statistics of the batch itself (track_running_stats=False, and what instance norm becomes)."""
-    if is_used(node, 1) or is_used(node, 2):
-        raise e.refuse("the saved statistics are only for backward", node)
     rank, dtype = val(x).dim(), val(x).dtype
     var, mean = variance(e, node, x, [d for d in range(rank) if d != 1], 0, True)
     deviation = e.op("Sqrt", e.op("Add", var, e.scalar(eps, dtype)))
     value = e.op("Div", e.op("Sub", e.tensor(x), mean), deviation)
-    return [_scale_and_shift(e, value, weight, bias, rank, dtype), None, None]
+    saved: list[ir.Value | None] = [None, None]
+    if is_used(node, 1) or is_used(node, 2):  # read by the backward pass
+        unit = e.op("Reciprocal", deviation)
+        saved = [e.op("Reshape", v, e.ints([-1], "shape")) for v in (mean, unit)]
+    return [_scale_and_shift(e, value, weight, bias, rank, dtype), *saved]
 
 
 def _scale_and_shift(e: Emitter, value: ir.Value, weight: Arg, bias: Arg, rank: int, dtype: torch.dtype) -> ir.Value:
@@ -113,7 +109,17 @@ def group_norm(
     unit = _filled(e, [groups], 1, dtype, "unit"), _filled(e, [groups], 0, dtype, "zero")
     normal = e.op("InstanceNormalization", grouped, *unit, epsilon=float(eps))
     value = e.op("Reshape", normal, e.shape(list(val(x).shape)))
-    return [_scale_and_shift(e, value, weight, bias, val(x).dim(), dtype), None, None]
+    saved = _group_statistics(e, grouped, eps, dtype) if is_used(node, 1) or is_used(node, 2) else [None, None]
+    return [_scale_and_shift(e, value, weight, bias, val(x).dim(), dtype), *saved]
+
+
+def _group_statistics(e: Emitter, grouped: ir.Value, eps: float, dtype: torch.dtype) -> list[ir.Value | None]:
+    """(mean, 1 / deviation) of each group of each sample [N, groups], which the backward pass reads."""
+    mean = e.op("ReduceMean", grouped, e.ints([-1]), keepdims=1)
+    centred = e.op("Sub", grouped, mean)
+    variance = e.op("ReduceMean", e.op("Mul", centred, centred), e.ints([-1]), keepdims=0)
+    unit = e.op("Reciprocal", e.op("Sqrt", e.op("Add", variance, e.scalar(eps, dtype))))
+    return [e.op("Squeeze", mean, e.ints([-1])), unit]
 
 
 @rule(aten._fused_rms_norm.default)

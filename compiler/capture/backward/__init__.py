@@ -1,0 +1,16 @@
+"""Gradients (and updates of statistics) that torch leaves to kernels, as simpler ATen ops: one family a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import activation, convolution, normalize, pool, resize
+
+# ATen overload → function of the same arguments; NotImplemented leaves the op as it is.
+DECOMPOSITIONS: dict[Any, Any] = {
+    **activation.DECOMPOSITIONS,
+    **convolution.DECOMPOSITIONS,
+    **normalize.DECOMPOSITIONS,
+    **pool.DECOMPOSITIONS,
+    **resize.DECOMPOSITIONS,
+}

@@ -11,8 +11,9 @@ import pytest
 from onnx import numpy_helper
 from onnx.backend.test.runner import Runner
 
-jax = pytest.importorskip("jax")
+pytest.importorskip("jax")
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from pfvm.runtime.xla import fusion

@@ -18,7 +18,7 @@ from .context import DataDependentShapeError, NeedsValue, Scope, locate
 from .fusion import Fusion, compile_program
 from .host_nodes import data_dependent
 from .interpreter import Interpreter
-from .platforms import exact
+from .platforms import lowering_for
 from .prepared import Preparation, Program
 from .random_keys import Keys, fresh_entropy
 from .range_checks import RangeChecks
@@ -174,7 +174,7 @@ class SegmentRunner:
         while True:
             special = frozenset(self._specialization.inputs)
             try:
-                with exact(platform):
+                with lowering_for(platform):
                     checks = RangeChecks(self._judged, check)
                     program, traced = self._trace(values, special, tracing, checks)
                     return program, traced, checks if checks.total.items else None

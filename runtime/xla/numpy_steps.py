@@ -31,6 +31,11 @@ def _divide(a: Any, b: Any, **_: Any) -> Any:
 NUMPY_STEPS: dict[str, Callable[..., Any]] = {
     "transpose": lambda x, permutation: np.transpose(x, permutation),
     "reshape": lambda x, new_sizes, **_: np.reshape(x, new_sizes),
+    "squeeze": lambda x, dimensions: np.squeeze(x, dimensions),
+    "slice": lambda x, start_indices, limit_indices, strides: x[
+        tuple(slice(*each) for each in zip(start_indices, limit_indices, strides or (1,) * x.ndim))
+    ],
+    "concatenate": lambda *parts, dimension: np.concatenate(parts, dimension),
     "rev": lambda x, dimensions: np.flip(x, dimensions),
     "broadcast_in_dim": _broadcast,
     "convert_element_type": lambda x, new_dtype, **_: np.asarray(x).astype(new_dtype),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 
 import jax
 from pfvm.errors import NoDeviceError
@@ -20,6 +22,21 @@ def device_of(platform: str) -> jax.Device:
         raise NoDeviceError(f"device xla:{platform} is not here ({why}); it needs {advice}") from error
 
 
-def exact(platform: str) -> AbstractContextManager[None]:
-    """Inside, float32 products are computed in float32: GPUs and TPUs round their operands to fewer bits otherwise."""
-    return nullcontext() if platform == "cpu" else jax.default_matmul_precision("highest")
+_traced: ContextVar[str] = ContextVar("traced platform", default="cpu")
+
+
+@contextmanager
+def lowering_for(platform: str) -> Iterator[None]:
+    """Inside, rules write for this platform, and float32 products are computed in float32: GPUs and TPUs round their
+    operands to fewer bits otherwise."""
+    token = _traced.set(platform)
+    try:
+        with nullcontext() if platform == "cpu" else jax.default_matmul_precision("highest"):
+            yield
+    finally:
+        _traced.reset(token)
+
+
+def traced_platform() -> str:
+    """The platform that a rule writes for."""
+    return _traced.get()

@@ -20,8 +20,8 @@ from .numpy_steps import NUMPY_STEPS, evaluate
 from .random_keys import ENTROPY
 from .weights import Weights
 
-# Parts of a weight would be arguments each.
-_LEFT = {"slice", "split", "squeeze", "gather", "dynamic_slice"}
+# What takes a part of a weight.
+_PARTS = {"slice", "split", "squeeze", "gather", "dynamic_slice"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,16 +106,29 @@ class Preparation:
 
 def _partition(jaxpr: Any, known: set[Any]) -> tuple[list[Any], list[Any]]:
     """The equations that can run before, and the others."""
-    early, late = [], []
+    early, parts, read_late = [], set(), {v for v in jaxpr.outvars if isinstance(v, jex.Var)}
     for eqn in jaxpr.eqns:
-        operands = [v for v in eqn.invars if isinstance(v, jex.Var)]
+        operands = _variables(eqn)
         before = bool(operands) and not eqn.effects and all(v in known for v in operands)
-        if before and eqn.primitive.name not in _LEFT and sum(map(_bytes, eqn.outvars)) <= sum(map(_bytes, operands)):
+        if before and sum(map(_bytes, eqn.outvars)) <= sum(map(_bytes, operands)):
             known.update(eqn.outvars)
             early.append(eqn)
+            if eqn.primitive.name in _PARTS or (parts & {*operands} and eqn.primitive.name != "concatenate"):
+                parts.update(eqn.outvars)
         else:
-            late.append(eqn)
-    return early, late
+            read_late.update(operands)
+    # Parts of a weight run before only where they are put together again: else each would be an argument.
+    kept: set[int] = set()
+    for eqn in reversed(early):
+        if parts & read_late.intersection(eqn.outvars):
+            read_late.update(_variables(eqn))
+        else:
+            kept.add(id(eqn))
+    return [e for e in early if id(e) in kept], [e for e in jaxpr.eqns if id(e) not in kept]
+
+
+def _variables(eqn: Any) -> list[Any]:
+    return [v for v in eqn.invars if isinstance(v, jex.Var)]
 
 
 def _bytes(variable: Any) -> int:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from jax import lax
 from pfvm.runtime.xla.context import Context
 from pfvm.runtime.xla.layouts import ChannelsLast, accepting, adapts, channels_last, plain
+from pfvm.runtime.xla.ops.conv_products import product_for
 from pfvm.runtime.xla.ops.windows import Window, check_fits, read_window
 from pfvm.runtime.xla.registry import register
 
@@ -27,20 +28,21 @@ def conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Any:
 
 
 def _conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> ChannelsLast:
-    y = _convolve(ctx, x, w)
+    prepared = any(w is operand for operand in ctx.operands) and ctx.known(w) is not None
+    y = _convolve(ctx, x, w, prepared=prepared)
     shifted = _is_shifted(ctx, w)
 
     def rescaled(factor: Any, shift: Any) -> Any:
         weights = w * factor.reshape((-1,) + (1,) * (w.ndim - 1))
-        return _convolve(ctx, x, weights) + (shift if bias is None else bias * factor + shift)
+        return _convolve(ctx, x, weights, prepared=prepared) + (shift if bias is None else bias * factor + shift)
 
     return ChannelsLast(y if bias is None else y + bias, rescaled, long=shifted)
 
 
-def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None) -> Any:
+def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None, prepared: bool = False) -> Any:
     """The channels-last data of the convolution that the attributes describe, without bias.
 
-    `accumulate` is the result type where it differs. Raises UnsupportedOpError where the kernel does not fit.
+    `accumulate` is the result type where it differs, `prepared`: what follows from `w` alone is computed at load time. Raises UnsupportedOpError where the kernel does not fit.
     """
     group = ctx.attr("group") or 1
     window = read_window(ctx, x.shape[2:], w.shape[2:])
@@ -48,8 +50,10 @@ def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None) -> Any:
     data, kernel = channels_last(x), _spatial_first(w)
     if accumulate is None and _is_shifted(ctx, w):
         return _grouped(data, kernel, window, group)
-    if accumulate is None and group == 1 and _is_tiling(window, data.shape[1:-1]):
-        return _patches(data, kernel)
+    if accumulate is None and group == 1:
+        product = product_for(data.shape, data.dtype, kernel.shape, window, prepared)
+        if product is not None:
+            return product(data, kernel)
 
     def convolution(data: Any, kernel: Any, result: Any = accumulate) -> Any:
         return lax.conv_general_dilated(
@@ -75,25 +79,6 @@ def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None) -> Any:
 def _is_shifted(ctx: Context, w: Any) -> bool:
     """Is the convolution written out over the kernel's positions?"""
     return (ctx.attr("group") or 1) > 1 and math.prod(w.shape[2:]) <= _MAX_SHIFTED_TAPS
-
-
-def _is_tiling(window: Window, size: tuple[int, ...]) -> bool:
-    """Do the windows cut the operand into patches that neither overlap nor leave anything out?"""
-    whole = all(n % k == 0 for n, k in zip(size, window.kernel))
-    plain_window = not any(map(any, window.pads)) and max(window.dilations, default=1) == 1
-    return whole and plain_window and window.kernel == window.strides and math.prod(window.kernel) > 1
-
-
-def _patches(x: Any, w: Any) -> Any:
-    """One matrix product of the patches and the kernel."""
-    n, *size, c = x.shape
-    *kernel, _, outputs = w.shape
-    counts = [length // k for length, k in zip(size, kernel)]
-    split = x.reshape(n, *(length for pair in zip(counts, kernel) for length in pair), c)
-    rank = len(size)
-    order = (0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), 2 * rank + 1)
-    rows = jnp.transpose(split, order).reshape(n * math.prod(counts), -1)
-    return jnp.matmul(rows, w.reshape(-1, outputs)).reshape(n, *counts, outputs)
 
 
 def _spatial_first(w: Any) -> Any:

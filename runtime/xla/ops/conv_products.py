@@ -1,0 +1,123 @@
+"""Convolutions written as matrix products, where XLA's CPU convolution is slower (measured with jaxlib 0.10.2).
+
+Operands are N, spatial, C and spatial, I, O.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from pfvm.runtime.xla.ops.windows import Window
+from pfvm.runtime.xla.platforms import traced_platform
+
+
+# Few channels leave XLA's convolution idle: patches of up to so many numbers are 2 times faster as one product.
+_PATCH = 32
+# Winograd's form takes 0.5-0.8 of the time between these bounds; beyond them it waits for memory.
+_LEAST_CHANNELS = 32
+_FEW_TILES, _FEWEST_TILES = 32, 16
+_TRANSFORMED_BYTES = 16 << 20
+_PATCH_BYTES = 8 << 20
+
+Product = Callable[[Any, Any], Any]
+
+
+def product_for(
+    shape: tuple[int, ...], dtype: Any, kernel: tuple[int, ...], window: Window, prepared: bool
+) -> Product | None:
+    """The product that computes a convolution of one group fastest, or None where the convolution itself does.
+
+    `shape` and `kernel` are the operands', `prepared`: what follows from the kernel alone costs nothing.
+    """
+    if _is_tiling(window, shape[1:-1]):
+        return _tiles_product
+    if traced_platform() != "cpu" or dtype != np.float32:
+        return None
+    outputs = window.output_size(shape[1:-1])
+    values = math.prod(kernel[:-1])
+    if math.prod(window.kernel) > 1 and values <= _PATCH and 4 * values * shape[0] * math.prod(outputs) <= _PATCH_BYTES:
+        return lambda x, w: _patches_product(x, w, window)
+    return (lambda x, w: winograd(x, w, window.pads)) if prepared and _suits_winograd(shape, kernel, window) else None
+
+
+def _suits_winograd(shape: tuple[int, ...], kernel: tuple[int, ...], window: Window) -> bool:
+    *taps, channels, results = kernel
+    if taps != [3, 3] or {*window.strides, *window.dilations} != {1} or min(channels, results) < _LEAST_CHANNELS:
+        return False
+    tiles = shape[0] * math.prod(-(-n // 2) for n in window.output_size(shape[1:-1]))
+    if 64 * tiles * max(channels, results) > _TRANSFORMED_BYTES:
+        return False
+    return tiles >= _FEW_TILES or (tiles >= _FEWEST_TILES and 64 * channels * results <= _TRANSFORMED_BYTES // 2)
+
+
+def _is_tiling(window: Window, size: tuple[int, ...]) -> bool:
+    """Do the windows cut the operand into patches that neither overlap nor leave anything out?"""
+    whole = all(n % k == 0 for n, k in zip(size, window.kernel))
+    plain_window = not any(map(any, window.pads)) and max(window.dilations, default=1) == 1
+    return whole and plain_window and window.kernel == window.strides and math.prod(window.kernel) > 1
+
+
+def _tiles_product(x: Any, w: Any) -> Any:
+    """One product of the patches and the kernel, where `_is_tiling`."""
+    n, *size, c = x.shape
+    *kernel, _, outputs = w.shape
+    counts = [length // k for length, k in zip(size, kernel)]
+    split = x.reshape(n, *(length for pair in zip(counts, kernel) for length in pair), c)
+    rank = len(size)
+    order = (0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), 2 * rank + 1)
+    rows = jnp.transpose(split, order).reshape(n * math.prod(counts), -1)
+    return jnp.matmul(rows, w.reshape(-1, outputs)).reshape(n, *counts, outputs)
+
+
+def _patches_product(x: Any, w: Any, window: Window) -> Any:
+    """One product of overlapping patches and the kernel: for few channels."""
+    pads = ((0, 0, 0), *((a, b, 0) for a, b in window.pads), (0, 0, 0))
+    padded = lax.pad(x, np.zeros((), x.dtype), pads)
+    rows = jnp.concatenate([window.shifted(padded, tap, first=1) for tap in window.taps()], -1)
+    return jnp.matmul(rows, w.reshape(-1, w.shape[-1]))
+
+
+def winograd(x: Any, w: Any, pads: Sequence[tuple[int, int]]) -> Any:
+    """A 3x3 convolution of stride 1 by Winograd's F(2x2, 3x3): 16 products for each 2x2 outputs instead of 36.
+
+    The transforms of data and results only add. Its errors are those of float32 sums; an infinity or NaN reaches every
+    output of the 4x4 tile that it is in.
+    """
+    n, *size, c = x.shape
+    counts = [(length + a + b - 2 + 1) // 2 for length, (a, b) in zip(size, pads)]
+    extended = [(a, 2 * count + 2 - length - a) for length, count, (a, _) in zip(size, counts, pads)]
+    padded = lax.pad(x, np.zeros((), x.dtype), ((0, 0, 0), *((a, b, 0) for a, b in extended), (0, 0, 0)))
+    rows, columns = counts
+    by_row = _to_tiles([padded[:, i : i + 2 * rows : 2] for i in range(4)])
+    tiles = [t for row in by_row for t in _to_tiles([row[:, :, j : j + 2 * columns : 2] for j in range(4)])]
+    stacked = jnp.stack(tiles).reshape(16, n * rows * columns, c)
+    products = jnp.matmul(stacked, _transformed(w)).reshape(4, 4, n, rows, columns, w.shape[-1])
+    halves = [jnp.stack(_from_tiles(row), 3) for row in _from_tiles(products)]  # n, rows, columns, 2, outputs
+    y = jnp.stack(halves, 2).reshape(n, 2 * rows, 2 * columns, w.shape[-1])
+    return y[:, : size[0] + sum(pads[0]) - 2, : size[1] + sum(pads[1]) - 2]
+
+
+def _transformed(w: Any) -> Any:
+    """The kernel as 16 matrices."""
+    rows = _kernel_tiles([w[i] for i in range(3)])
+    tiles = [tile for row in rows for tile in _kernel_tiles([row[j] for j in range(3)])]
+    return lax.concatenate([lax.expand_dims(tile, (0,)) for tile in tiles], 0)
+
+
+def _kernel_tiles(x: Sequence[Any]) -> list[Any]:
+    half = np.asarray(0.5, x[0].dtype)
+    even, odd = (x[0] + x[2]) * half, x[1] * half
+    return [x[0], even + odd, even - odd, x[2]]
+
+
+def _to_tiles(x: Sequence[Any]) -> list[Any]:
+    return [x[0] - x[2], x[1] + x[2], x[2] - x[1], x[1] - x[3]]
+
+
+def _from_tiles(x: Any) -> list[Any]:
+    return [x[0] + x[1] + x[2], x[1] - x[2] - x[3]]

@@ -106,7 +106,9 @@ class Preparation:
 
 def _partition(jaxpr: Any, known: set[Any]) -> tuple[list[Any], list[Any]]:
     """The equations that can run before, and the others."""
-    early, parts, read_late = [], set(), {v for v in jaxpr.outvars if isinstance(v, jex.Var)}
+    early: list[Any] = []
+    parts: set[Any] = set()
+    read_late = {v for v in jaxpr.outvars if isinstance(v, jex.Var)}
     for eqn in jaxpr.eqns:
         operands = _variables(eqn)
         before = bool(operands) and not eqn.effects and all(v in known for v in operands)

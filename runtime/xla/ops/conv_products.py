@@ -15,7 +15,6 @@ from jax import lax
 from pfvm.runtime.xla.ops.windows import Window
 from pfvm.runtime.xla.platforms import traced_platform
 
-
 # Few channels leave XLA's convolution idle: patches of up to so many numbers are 2 times faster as one product.
 _PATCH = 32
 # Winograd's form takes 0.5-0.8 of the time between these bounds; beyond them it waits for memory.

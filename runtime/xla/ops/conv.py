@@ -42,7 +42,8 @@ def _conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Chan
 def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None, prepared: bool = False) -> Any:
     """The channels-last data of the convolution that the attributes describe, without bias.
 
-    `accumulate` is the result type where it differs, `prepared`: what follows from `w` alone is computed at load time. Raises UnsupportedOpError where the kernel does not fit.
+    `accumulate` is the result type where it differs, `prepared`: what follows from `w` alone is computed at load time.
+    Raises UnsupportedOpError where the kernel does not fit.
     """
     group = ctx.attr("group") or 1
     window = read_window(ctx, x.shape[2:], w.shape[2:])

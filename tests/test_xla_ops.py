@@ -233,6 +233,7 @@ QUANTIZED = [
     case("QuantizeLinear", f32(4, 3), np.array(0.05, np.float32), np.array(10, np.uint8)),
     case("QuantizeLinear", f32(4, 3), SCALE, ZERO, axis=1),
     case("QuantizeLinear", f32(4, 3), np.array(0.01, np.float32), np.array(0, np.int8), id="QuantizeLinear-saturates"),
+    case("QuantizeLinear", np.float32([0, 1, -1]), np.float32(0), np.int8(57), id="QuantizeLinear-scale-0"),
     case("DequantizeLinear", ints(np.uint8, 4, 3, low=0), SCALE, ZERO, axis=-1),
     case("DequantizeLinear", ints(np.int32, 4), np.array(0.5, np.float32)),
     case("DynamicQuantizeLinear", f32(4, 3), outputs=(True, True, True)),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import onnx
 import pytest
@@ -87,7 +88,8 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"), [({"rounds": 4}, "at least 5"), ({"threads": 10**6}, "cores"), ({"threads": 0}, "cores")]
+    ("changed", "message"),
+    [({"rounds": 4}, "at least 5"), ({"threads": [10**6]}, "cores"), ({"threads": [0]}, "cores")],
 )
 def test_bad_options(model: Path, changed: dict, message: str) -> None:
     with pytest.raises(OptionError, match=message):
@@ -112,7 +114,7 @@ def test_a_run_and_its_json(model: Path, tmp_path: Path, capsys: pytest.CaptureF
     captured = capsys.readouterr()
     assert code == 0, captured.err
     report = json.loads(out.read_text())
-    assert report["threads"] == 1 and report["thread_spinning"] is False and report["rounds"] == 5
+    assert report["threads"] == [1] and report["thread_spinning"] is False and report["rounds"] == 5
     assert report["machine"]["cores"] == machine.cores() and report["versions"]["onnxruntime"]
     (measured,) = report["models"]
     assert measured["inputs"] == {"x": "float32[4,8]"}
@@ -125,6 +127,24 @@ def test_a_run_and_its_json(model: Path, tmp_path: Path, capsys: pytest.CaptureF
         assert row["load_seconds"] > 0 and row["first_call_seconds"] > 0
     assert "median ms" in captured.out and "1.00×" in captured.out
     assert "thread spinning off" in captured.err
+
+
+def test_each_model_has_its_own_net_and_each_number_of_threads_its_table(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    file = net(tmp_path, "import torch\ndef make(name):\n    return {'m': torch.nn.ReLU()}[name], torch.ones(2, 8)\n")
+    out, chart, threads = tmp_path / "b.json", tmp_path / "b.svg", sorted({1, machine.cores()})
+    code = run_command(
+        f"bench {model} --against onnxruntime,torch:{file}:make:{{model}} --json {out} --plot {chart} --rounds 5"
+        f" --seconds 0.005 {' '.join(f'--threads {n}' for n in threads)}".split()
+    )
+    assert code == 0, capsys.readouterr().err
+    measured = json.loads(out.read_text())["models"]
+    assert [m["threads"] for m in measured] == threads
+    assert measured[0]["results"][2]["candidate"] == f"torch:{file}:make:m"
+    texts = [e.text for e in ElementTree.parse(chart).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"m", "pfvm:cpu", "onnxruntime", "torch"} <= {*texts}
 
 
 def test_a_net_in_jax(model: Path, tmp_path: Path) -> None:

@@ -228,10 +228,17 @@ def bench(
     device: Annotated[list[str], typer.Option("--device", help="See `pfvm devices`. Repeatable.")] = ["pfvm:cpu"],  # noqa: B006
     against: Annotated[
         list[str],
-        typer.Option("--against", help="onnxruntime, openvino, jax:FILE.py[:FUNCTION], torch:FILE.py:FUNCTION; a,b."),
+        typer.Option(
+            "--against",
+            help="onnxruntime, openvino, jax:FILE.py[:FUNCTION], torch:FILE.py:FUNCTION[:ARGUMENT]; a,b. {model} in a "
+            "name is each model's file name without its ending.",
+        ),
     ] = [],  # noqa: B006
     json_file: Annotated[Path | None, typer.Option("--json", help="File for all figures.")] = None,
-    threads: Annotated[int, typer.Option("--threads", help="Of every candidate, pinned to as many cores.")] = 1,
+    plot_file: Annotated[Path | None, typer.Option("--plot", help="SVG file for a bar chart.")] = None,
+    threads: Annotated[
+        list[int], typer.Option("--threads", help="Of every candidate, pinned to as many cores. Repeatable.")
+    ] = [1],  # noqa: B006
     rounds: Annotated[int, typer.Option("--rounds", help="Turns of each candidate, at least 5.")] = 7,
     seconds: Annotated[float, typer.Option("--seconds", help="Length of a turn.")] = 0.5,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds for loading, and for a turn.")] = 600.0,
@@ -247,7 +254,21 @@ def bench(
 
     command = ["pfvm", *sys.argv[1:]]
     run_bench(
-        Request(models, device, against, json_file, threads, rounds, seconds, timeout, shape, seed, spinning, command)
+        Request(
+            models,
+            device,
+            against,
+            json_file,
+            threads,
+            rounds,
+            seconds,
+            timeout,
+            shape,
+            seed,
+            spinning,
+            command,
+            plot_file,
+        )
     )
 
 

@@ -13,16 +13,20 @@ from pfvm.runtime.device import parse_device
 # Engines that run the model file itself; the others run a net that a Python file builds.
 _MODEL_ENGINES = ("onnxruntime", "openvino")
 _FILE_ENGINES = {"torch": None, "jax": "build"}
-_KNOWN = "onnxruntime, openvino, jax:FILE.py[:FUNCTION], torch:FILE.py:FUNCTION"
+_KNOWN = "onnxruntime, openvino, jax:FILE.py[:FUNCTION[:ARGUMENT]], torch:FILE.py:FUNCTION[:ARGUMENT]"
+# In an engine's name: the name of the model's file without its ending.
+_MODEL = "{model}"
 
 
 class Candidate(NamedTuple):
-    """`name` is what the user wrote; `engine` is "pfvm" for a device; a file engine has `file` and `function`."""
+    """`name` is what the user wrote; `engine` is "pfvm" for a device; a file engine has `file` and `function`, and
+    `argument`, a string that the function takes, or none where empty."""
 
     name: str
     engine: str
     file: str = ""
     function: str = ""
+    argument: str = ""
 
     @property
     def runs_the_model(self) -> bool:
@@ -30,12 +34,15 @@ class Candidate(NamedTuple):
         return not self.file
 
 
-def candidates(devices: Sequence[str], against: Sequence[str]) -> list[Candidate]:
-    """The candidates in the order given, devices first; the first one is what the others are compared with.
+def candidates(devices: Sequence[str], against: Sequence[str], model: str = "") -> list[Candidate]:
+    """The candidates for a model in the order given, devices first; the first is what the others are compared with.
+
+    model: stands for "{model}" in `against`, so that each model has its own net.
 
     Raises OptionError for an unknown device or engine or a repeated one, and what a device that is not there raises.
     """
-    found = [_device(text) for text in devices] + [_engine(part) for text in against for part in text.split(",")]
+    engines = [part.replace(_MODEL, model) for text in against for part in text.split(",")]
+    found = [_device(text) for text in devices] + [_engine(text) for text in engines]
     names = [c.name for c in found]
     repeated = next((n for n in names if names.count(n) > 1), None)
     if repeated is not None:
@@ -57,7 +64,8 @@ def _engine(text: str) -> Candidate:
         return Candidate(text, engine)
     if engine not in _FILE_ENGINES or not rest:
         raise OptionError(f"--against {text!r}: expected one of {_KNOWN}")
-    file, _, function = rest.partition(":")
+    file, _, rest = rest.partition(":")
+    function, _, argument = rest.partition(":")
     function = function or _FILE_ENGINES[engine] or ""
     if not function:
         raise OptionError(f"--against {text!r}: name the function that builds the net, as in torch:net.py:build")
@@ -65,4 +73,4 @@ def _engine(text: str) -> Candidate:
         raise OptionError(f"--against {text!r}: no file {file!r}")
     if importlib.util.find_spec(engine) is None:
         raise PfvmError(f"--against {text} needs the package {engine!r}: pip install {engine}")
-    return Candidate(text, engine, str(Path(file).resolve()), function)
+    return Candidate(text, engine, str(Path(file).resolve()), function, argument)

@@ -25,6 +25,7 @@ from pfvm.tools.run import kind
 from . import machine
 from .candidates import Candidate, candidates
 from .engines import Settings
+from .plot import plot
 from .process import Process
 from .report import print_model, rows
 from .turns import Outcome, Timing, take_turns
@@ -33,13 +34,13 @@ _LEAST_ROUNDS = 5
 
 
 class Request(NamedTuple):
-    """The command's options; `seconds` is the length of one turn."""
+    """The command's options; `seconds` is the length of one turn. Everything is measured once for each of `threads`."""
 
     models: Sequence[Path]
     devices: Sequence[str]
     against: Sequence[str] = ()
     json_file: Path | None = None
-    threads: int = 1
+    threads: Sequence[int] = (1,)
     rounds: int = 7
     seconds: float = 0.5
     timeout: float = 600.0
@@ -47,6 +48,7 @@ class Request(NamedTuple):
     seed: int = 0
     spinning: bool = False
     command: Sequence[str] = ()
+    plot_file: Path | None = None
 
 
 def bench(request: Request) -> dict[str, Any]:
@@ -55,27 +57,30 @@ def bench(request: Request) -> dict[str, Any]:
     Raises OptionError, the errors of reading a model, and PfvmError (after all tables) where a candidate failed.
     """
     _check(request)
-    compared = candidates(request.devices, request.against)
+    compared = {path: candidates(request.devices, request.against, path.stem) for path in request.models}
     load_before = machine.load()
     report: dict[str, Any] = {
         "command": list(request.command),
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine.describe(load_before),
-        "versions": machine.versions(c.engine for c in compared),
-        "threads": request.threads,
+        "versions": machine.versions(c.engine for each in compared.values() for c in each),
+        "threads": list(request.threads),
         "thread_spinning": request.spinning,
         "rounds": request.rounds,
         "turn_seconds": request.seconds,
         "models": [],
     }
     spins = "on" if request.spinning else "off"
-    err().print(f"{request.threads} thread(s), ONNX Runtime's thread spinning {spins}, {request.rounds} rounds")
-    for path in request.models:
-        measured = _model(path, compared, request, load_before)
-        report["models"].append(measured)
-        print_model(path.name, measured["results"])
-        if request.json_file is not None:
-            _write(request.json_file, report)
+    for threads in request.threads:
+        err().print(f"{threads} thread(s), ONNX Runtime's thread spinning {spins}, {request.rounds} rounds")
+        for path in request.models:
+            measured = _model(path, compared[path], request, threads, load_before)
+            report["models"].append(measured)
+            print_model(path.name, measured["results"])
+            if request.json_file is not None:
+                _write(request.json_file, json.dumps(report, indent=1) + "\n")
+    if request.plot_file is not None:
+        _write(request.plot_file, plot(report))
     failed = [r["candidate"] for m in report["models"] for r in m["results"] if r["error"]]
     if failed:
         raise PfvmError(f"bench: {len(failed)} candidate(s) failed: {', '.join(dict.fromkeys(failed))}; see above")
@@ -85,21 +90,26 @@ def bench(request: Request) -> dict[str, Any]:
 def _check(request: Request) -> None:
     if request.rounds < _LEAST_ROUNDS:
         raise OptionError(f"--rounds {request.rounds}: at least {_LEAST_ROUNDS} are needed for a median and a spread")
-    if not 1 <= request.threads <= machine.cores():
-        raise OptionError(f"--threads {request.threads}: this machine has {machine.cores()} cores")
-    if request.json_file is not None and not request.json_file.absolute().parent.is_dir():
-        raise OptionError(f"--json {request.json_file}: no such folder")
+    for threads in request.threads:
+        if not 1 <= threads <= machine.cores():
+            raise OptionError(f"--threads {threads}: this machine has {machine.cores()} cores")
+    for option, file in (("--json", request.json_file), ("--plot", request.plot_file)):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise OptionError(f"{option} {file}: no such folder")
 
 
-def _model(path: Path, compared: Sequence[Candidate], request: Request, load_before: float) -> dict[str, Any]:
+def _model(
+    path: Path, compared: Sequence[Candidate], request: Request, threads: int, load_before: float
+) -> dict[str, Any]:
     model = read_model(path)
     feeds = _inputs(model, request)
     with tempfile.TemporaryDirectory(prefix="pfvm-bench-") as folder:
         write_npz(Path(folder) / "inputs.npz", feeds)
-        outcomes = _measure(path, Path(folder), compared, request)
+        outcomes = _measure(path, Path(folder), compared, request, threads)
         results = {c.name: _results(Path(folder) / f"{i}.npz", model) for i, c in enumerate(compared)}
     return {
         "model": path.name,
+        "threads": threads,
         "inputs": {name: kind(value) for name, value in feeds.items()},
         "results": rows(outcomes, _differences(results), load_before, machine.cores()),
     }
@@ -114,10 +124,10 @@ def _inputs(model: ir.Model, request: Request) -> dict[str, Any]:
         return synthesize(model, request.seed, shapes)
 
 
-def _measure(path: Path, folder: Path, compared: Sequence[Candidate], request: Request) -> list[Outcome]:
+def _measure(path: Path, folder: Path, compared: Sequence[Candidate], request: Request, threads: int) -> list[Outcome]:
     from rich.progress import Progress
 
-    settings = Settings(str(path.resolve()), str(folder / "inputs.npz"), request.threads, request.spinning)
+    settings = Settings(str(path.resolve()), str(folder / "inputs.npz"), threads, request.spinning)
     by_name = {c.name: (number, c) for number, c in enumerate(compared)}
 
     def load_request(name: str) -> dict[str, Any]:
@@ -125,7 +135,7 @@ def _measure(path: Path, folder: Path, compared: Sequence[Candidate], request: R
         outputs = str(folder / f"{number}.npz") if candidate.runs_the_model else ""
         return {"do": "load", "candidate": candidate._asdict(), "settings": settings._asdict(), "outputs": outputs}
 
-    start = {name: functools.partial(Process, name, request.threads) for name in by_name}
+    start = {name: functools.partial(Process, name, threads) for name in by_name}
     timing = Timing(request.rounds, request.seconds, request.timeout, request.timeout)
     console = err()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -154,10 +164,10 @@ def _differences(results: Mapping[str, Mapping[str, Any] | None]) -> dict[str, s
     return found
 
 
-def _write(path: Path, report: Mapping[str, Any]) -> None:
+def _write(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps(report, indent=1) + "\n")
+        temporary.write_text(text)
         os.replace(temporary, path)
     except OSError as error:
         raise PfvmError(f"cannot write {path}: {error.strerror or error}") from error

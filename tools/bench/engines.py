@@ -29,7 +29,7 @@ class Settings(NamedTuple):
 def prepare(candidate: Candidate, settings: Settings) -> Callable[[], Call]:
     """Reads the inputs. What is returned loads the candidate; a call then runs it once and waits for the results."""
     if candidate.file:
-        return lambda: _python_net(candidate)
+        return lambda: _python_net(candidate, settings.threads)
     feeds = _feeds(settings)
     loaders = {"pfvm": _device, "onnxruntime": _onnxruntime, "openvino": _openvino}
     return lambda: loaders[candidate.engine](candidate, settings, feeds)
@@ -71,8 +71,11 @@ def _openvino(candidate: Candidate, settings: Settings, feeds: dict[str, Any]) -
     return call
 
 
-def _python_net(candidate: Candidate) -> Call:
-    """FILE.py with FUNCTION() → (fn, params, inputs): the call is fn(params, inputs), compiled as its author likes."""
+def _python_net(candidate: Candidate, threads: int) -> Call:
+    """FILE.py with FUNCTION() → (fn, params, inputs): the call is fn(params, inputs), compiled as its author likes.
+
+    With torch also (module, inputs): the call is module(inputs), in eager mode and without gradients.
+    """
     path = Path(candidate.file)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -84,7 +87,13 @@ def _python_net(candidate: Candidate) -> Call:
     build = getattr(module, candidate.function, None)
     if build is None:
         raise PfvmError(f"{path.name} has no function {candidate.function!r}")
-    built = build()
+    torch = importlib.import_module("torch") if candidate.engine == "torch" else None
+    if torch is not None:
+        torch.set_num_threads(threads)
+    built = build(candidate.argument) if candidate.argument else build()
+    if torch is not None and isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], torch.nn.Module):
+        module, x = built[0].eval(), built[1]
+        return torch.inference_mode()(lambda: module(x))
     if not isinstance(built, tuple) or len(built) != 3:
         raise PfvmError(f"{candidate.function}() must return (fn, params, inputs), not {type(built).__name__}")
     fn, params, inputs = built

@@ -16,7 +16,7 @@ import torch
 from mnist import compile_step
 from mnist_data import Digits, Mlp, load
 from mnist_infer import Step, count_correct, make_eval_step
-from mnist_train import EPOCHS, train
+from mnist_train import EPOCHS, make_train_step, train
 from rich.console import Console
 from rich.table import Table
 
@@ -75,7 +75,7 @@ def main() -> int:
     for device in DEVICES:  # before training: a compiled step reads the current weights at every call
         artifacts = folder / device.replace(":", "_")
         steps[device] = (compile_step(make_eval_step(model), device, artifacts), artifacts)
-    train(digits, model, args.epochs)
+    train(digits, make_train_step(model), args.epochs)
     rows = [run(d, step, digits, "" if d == "torch" else str(path)) for d, (step, path) in steps.items()]
     size = sum(weight.numel() for weight in model.parameters())
     print(f"latency: median time of a call with one batch; with {size:,} parameters its overhead dominates")

@@ -1,8 +1,9 @@
-"""The MNIST example with its evaluation step compiled by pfvm; `--device torch` runs it eagerly.
+"""The MNIST example with its training and evaluation steps compiled by pfvm; `--device torch` runs it eagerly.
 
 python examples/mnist.py --device pfvm:cpu --outdir out/mnist --option-json options.json
 
-The step is compiled before training: a compiled function reads the current weights at every call. An option file looks
+The training step is forward, backward and optimizer in one graph. Weights and momentum stay on the device; the
+evaluation step, compiled before training too, and `model.state_dict()` see their current values. An option file looks
 like {"args": ["--out_onnx=<codegen_dir>/pfvm.onnx"]}.
 """
 
@@ -13,16 +14,18 @@ import pathlib
 
 import pfvm
 import torch
-from mnist_data import EVAL_BATCH, SIZE, Mlp, load
+from mnist_data import EVAL_BATCH, SIZE, TRAIN_BATCH, Mlp, load
 from mnist_infer import Step, count_correct, make_eval_step
-from mnist_train import EPOCHS, train
+from mnist_train import EPOCHS, make_train_step, train
 
 
-def compile_step(step: Step, device: str, folder: pathlib.Path, option_json: str | None = None) -> Step:
-    """The evaluation step on a device; its model.onnx, pfvm.onnx and passes.json go to `folder`."""
+def compile_step(
+    step: Step, device: str, folder: pathlib.Path, option_json: str | None = None, batch: int = EVAL_BATCH
+) -> Step:
+    """A step on a device; its model.onnx, pfvm.onnx and passes.json go to `folder`."""
     if device == "torch":
         return step
-    sample = {"x": torch.zeros(EVAL_BATCH, 1, SIZE, SIZE), "t": torch.zeros(EVAL_BATCH, dtype=torch.int64)}
+    sample = {"x": torch.zeros(batch, 1, SIZE, SIZE), "t": torch.zeros(batch, dtype=torch.int64)}
     return pfvm.compile(step, sample, device=device, codegen_dir=folder, options=option_json)
 
 
@@ -30,8 +33,8 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="pfvm:cpu", help="torch, pfvm:cpu, xla:cpu, …")
-    parser.add_argument("--outdir", default="out/mnist", help="folder for checkpoint.pt and eval_step/")
-    parser.add_argument("--option-json", help="compiler options for eval_step")
+    parser.add_argument("--outdir", default="out/mnist", help="folder for checkpoint.pt, train_step/ and eval_step/")
+    parser.add_argument("--option-json", help="compiler options for both steps")
     parser.add_argument("--data", help="folder with MNIST's IDX files")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     args = parser.parse_args()
@@ -41,10 +44,11 @@ def main() -> None:
     print(f"{digits.source}: {len(digits.train_t)} images to train, {len(digits.eval_t)} to evaluate")
     torch.manual_seed(0)
     model = Mlp()
-    step = compile_step(make_eval_step(model), args.device, folder / "eval_step", args.option_json)
-    train(digits, model, args.epochs)
+    train_step = compile_step(make_train_step(model), args.device, folder / "train_step", args.option_json, TRAIN_BATCH)
+    eval_step = compile_step(make_eval_step(model), args.device, folder / "eval_step", args.option_json)
+    train(digits, train_step, args.epochs)
     torch.save(model.state_dict(), folder / "checkpoint.pt")
-    correct, images = count_correct(step, digits)
+    correct, images = count_correct(eval_step, digits)
     print(f"{args.device}: {correct} of {images} right, accuracy {correct / images:.4f}")
 
 

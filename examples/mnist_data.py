@@ -50,8 +50,9 @@ class Digits:
     source: str
 
     def train_batches(self, generator: torch.Generator) -> Iterator[dict[str, torch.Tensor]]:
-        """Shuffled batches of 64, each image moved by up to one pixel."""
-        for index in torch.randperm(len(self.train_t), generator=generator).split(TRAIN_BATCH):
+        """Shuffled full batches of 64, each image moved by up to one pixel; the few images left over wait."""
+        order = torch.randperm(len(self.train_t), generator=generator)
+        for index in order[: len(order) // TRAIN_BATCH * TRAIN_BATCH].split(TRAIN_BATCH):
             yield {"x": shifted(self.train_x[index], generator), "t": self.train_t[index]}
 
     def eval_batches(self) -> Iterator[dict[str, torch.Tensor]]:

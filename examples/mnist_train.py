@@ -7,30 +7,40 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+from collections.abc import Callable
 
 import torch
 from mnist_data import Digits, Mlp, load
 
 EPOCHS = 20
 
+Step = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
 
-def train(digits: Digits, model: Mlp, epochs: int = EPOCHS) -> None:
-    """SGD, learning rate 0.1, momentum 0.9, batches of 64.
+
+def make_train_step(model: Mlp) -> Step:
+    """The whole step on a batch {"x": [N, 1, 32, 32], "t": [N]}: SGD, learning rate 0.1, momentum 0.9."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def train_step(inp: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        optimizer.zero_grad()
+        loss = model(**inp)["loss"]
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    return train_step
+
+
+def train(digits: Digits, step: Step, epochs: int = EPOCHS) -> None:
+    """Epochs of shuffled batches through a step, eager or compiled.
 
     On one thread: batches this small gain nothing from more, and lose much on a busy machine.
     """
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for epoch in range(epochs):
-        total = 0.0
-        for batch in digits.train_batches(generator):
-            optimizer.zero_grad()
-            loss = model(batch["x"], batch["t"])["loss"]
-            loss.backward()
-            optimizer.step()
-            total += loss.item() * len(batch["t"])
-        print(f"epoch {epoch + 1:2d}  loss {total / len(digits.train_t):.4f}")
+        losses = [step(batch)["loss"].detach() for batch in digits.train_batches(generator)]
+        print(f"epoch {epoch + 1:2d}  loss {torch.stack(losses).mean():.4f}")
 
 
 def main() -> None:
@@ -44,7 +54,7 @@ def main() -> None:
     print(f"{digits.source}: {len(digits.train_t)} images to train, {len(digits.eval_t)} to evaluate")
     torch.manual_seed(0)
     model = Mlp()
-    train(digits, model, args.epochs)
+    train(digits, make_train_step(model), args.epochs)
     folder = pathlib.Path(args.outdir)
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(model.state_dict(), folder / "checkpoint.pt")

@@ -12,6 +12,7 @@ _HOME = {
     "optimize": "pfvm.runtime.api",
     "load": "pfvm.runtime.api",
     "loop": "pfvm.compiler.loop",
+    "grad": "pfvm.runtime.grad",
     "devices": "pfvm.runtime.device",
     "compile": "pfvm.runtime.compiled",
     "export": "pfvm.compiler.capture.export",
@@ -23,7 +24,18 @@ _HOME = {
 _EXTRA = {"torch": "torch", "jax": "xla", "jaxlib": "xla"}
 _SUBPACKAGES = ("compiler", "errors", "passes", "runtime", "tools")
 
-__all__ = ["CompiledFunction", "Options", "PfvmError", "compile", "devices", "export", "load", "loop", "optimize"]
+__all__ = [
+    "CompiledFunction",
+    "Options",
+    "PfvmError",
+    "compile",
+    "devices",
+    "export",
+    "grad",
+    "load",
+    "loop",
+    "optimize",
+]
 
 if TYPE_CHECKING:
     from pfvm.compiler.capture.export import export
@@ -33,6 +45,7 @@ if TYPE_CHECKING:
     from pfvm.runtime.api import load, optimize
     from pfvm.runtime.compiled import CompiledFunction, compile
     from pfvm.runtime.device import devices
+    from pfvm.runtime.grad import grad
 
 
 def __getattr__(name: str) -> Any:

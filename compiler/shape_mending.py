@@ -232,6 +232,16 @@ _BROADCASTING = (
     ),
     *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Max", "Min", "Mean", "Sum", "Where"),
 )
+
+
+def _mend_constant_of_shape(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """The library wants its operand constant; that what is in it follows from shapes is enough."""
+    operand, out = node.inputs[0], node.outputs[0]
+    contents = context.get_symbolic_value(operand) if operand is not None and not operand.is_graph_input() else None
+    if out.shape is None and contents is not None and operand is not None and operand.dtype == ir.DataType.INT64:
+        out.shape = ir.Shape(list(contents))
+
+
 _MEND: dict[tuple[str, str], Callable[[osi.ShapeInferenceContext, ir.Node], None]] = {
     ("", "If"): _mend_if,
     ("", "Loop"): _mend_loop,
@@ -240,6 +250,7 @@ _MEND: dict[tuple[str, str], Callable[[osi.ShapeInferenceContext, ir.Node], None
     ("", "MatMulInteger"): _mend_matmul,
     ("com.microsoft", "FusedMatMul"): _mend_matmul,
     **{("com.microsoft", op): _mend_quantized_broadcast for op in ("QLinearAdd", "QLinearMul", "QLinearWhere")},
+    ("", "ConstantOfShape"): _mend_constant_of_shape,
     ("", "Expand"): _mend_expand,
     ("", "Einsum"): _mend_einsum,
     ("", "Split"): _mend_split,

@@ -147,6 +147,53 @@ def compile_command(
 
 
 @app.command()
+def grad(
+    model: Model,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.", show_default=False)],
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            "--loss", help="The output that is the loss, or that --loss-fn is applied to.", show_default=False
+        ),
+    ] = None,
+    loss_fn: Annotated[
+        str | None,
+        typer.Option(
+            "--loss-fn", help="cross_entropy or mse, of the output and a new input, target.", show_default=False
+        ),
+    ] = None,
+    optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, momentum, adam or adamw.")] = "sgd",
+    lr: Annotated[float | None, typer.Option("--lr", help="Default of the input lr: 0.001 unless given.")] = None,
+    momentum: Annotated[float, typer.Option("--momentum")] = 0.9,
+    nesterov: Annotated[bool, typer.Option("--nesterov", help="For --optimizer momentum.")] = False,
+    weight_decay: Annotated[
+        float | None, typer.Option("--weight-decay", help="Default: 0; adamw: 0.01.", show_default=False)
+    ] = None,
+    beta1: Annotated[float, typer.Option("--beta1")] = 0.9,
+    beta2: Annotated[float, typer.Option("--beta2")] = 0.999,
+    eps: Annotated[float, typer.Option("--eps")] = 1e-8,
+    params: Annotated[
+        list[str], typer.Option("--params", help="Train the constants of this name; * matches anything. Repeatable.")
+    ] = [],  # noqa: B006 - typer copies it
+    freeze: Annotated[list[str], typer.Option("--freeze", help="Do not train those of this name. Repeatable.")] = [],  # noqa: B006
+    class_axis: Annotated[int, typer.Option("--class-axis", help="Of the output, for cross_entropy.")] = 1,
+    shape: Shapes = [],  # noqa: B006
+) -> None:
+    """Make a training step from an inference model: forward, backward and optimizer in one ONNX file."""
+    from .grad import grad as make_step
+
+    settings = {
+        "lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay,
+        "beta1": beta1, "beta2": beta2, "eps": eps,
+    }  # fmt: skip
+    print(
+        make_step(model, output, shape, settings, loss=loss, loss_fn=loss_fn, optimizer=optimizer, params=params,
+                  freeze=freeze, class_axis=class_axis),
+        file=sys.stderr,
+    )  # fmt: skip
+
+
+@app.command()
 def loop(
     model: Model,
     steps: Annotated[int, typer.Option("-k", "-K", "--steps", help="Steps in one call.", show_default=False)],

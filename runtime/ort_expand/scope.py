@@ -44,7 +44,11 @@ class Scope:
     def note_types(self, types: Mapping[str, onnx.TypeProto]) -> None:
         """Records types; what is recorded already stays unless the new one says more."""
         for name, kind in types.items():
-            if name and kind.WhichOneof("value") and (name not in self._types or kind.tensor_type.HasField("shape")):
+            if (
+                name
+                and kind.WhichOneof("value")
+                and (name not in self._types or _says(kind) >= _says(self._types[name]))
+            ):
                 self._types[name] = kind
 
     def alias(self, name: str, outer: Scope, outer_name: str) -> None:
@@ -113,6 +117,13 @@ class Scope:
                 bound.setdefault(formal.type_str, text)
                 bound.setdefault(formal.name, text)
         return bound
+
+
+def _says(kind: onnx.TypeProto) -> int:
+    """How much a type says of a shape: nothing, its rank, and how many of its dims are numbers."""
+    if not kind.tensor_type.HasField("shape"):
+        return 0
+    return 1 + sum(dim.HasField("dim_value") for dim in kind.tensor_type.shape.dim)
 
 
 def repeated(formals: Any, count: int) -> list[Any]:

@@ -1,0 +1,1 @@
+"""jaxpr → ONNX: a table of rules, one for each jax.lax primitive, in files by family."""

@@ -1,8 +1,9 @@
 """Every model of the shared corpus on xla:cpu against the unoptimized original on ONNX Runtime: a program, its judge.
 
-    python tests/corpus_on_xla.py [--match REGEX] [--every N] [--quick] [--json FILE]
+    python tests/corpus_on_xla.py [--match REGEX] [--every N] [--quick] [--patience SECONDS] [--json FILE]
 
-One process runs one model after the other and is replaced when it dies. A model is
+One process runs one model after the other and is replaced when it dies. A model that has taken longer than `patience`
+is left at the inputs it has had so far. A model is
 
 * equal: each output of each recorded input is equal to ONNX Runtime's. Integers, strings and shapes exactly, floats to
   1e-3 of themselves plus 1e-5 of the largest (half precision and quantized models: the corpus checker's wider bounds).
@@ -36,6 +37,7 @@ sys.path.insert(0, str(SHARED / "harness"))
 CHANGE = 1e-6
 PLAIN, NEARER = 10, 30  # times the movement under CHANGE
 SECONDS = 900  # for one model; the machine may be busy
+PATIENCE = 25.0  # of the processor, after which a model gets no further inputs
 
 Values = list[Any]
 
@@ -96,7 +98,7 @@ def judge(request: dict) -> dict:
             if verdict != "equal":
                 status = verdict
                 notes.append(f"{recipe}: {note}")
-            if verdict == "wrong":
+            if verdict == "wrong" or time.process_time() - start > request.get("patience", PATIENCE):
                 break
     except PfvmError as error:
         status, notes = "refused", [f"{type(error).__name__}: {error}"]
@@ -259,14 +261,14 @@ def _rewritten(proto: Any, change: Callable[[Any], Any], types: Mapping[int, int
     return copy
 
 
-def run_corpus(match: str = "", every: int = 1, quick: bool = False) -> dict[str, dict]:
+def run_corpus(match: str = "", every: int = 1, quick: bool = False, patience: float = PATIENCE) -> dict[str, dict]:
     """The verdicts on every `every`-th model whose path matches. quick: without most of XLA's optimizations."""
     import caselib
 
     manifest = json.loads((CORPUS / "manifest.json").read_text())
     paths = [path for path in sorted(manifest) if re.search(match, path)][::every]
     keys = ("recipes", "deterministic", "quantized")
-    requests = [{"path": path, **{key: manifest[path][key] for key in keys}} for path in paths]
+    requests = [{"path": path, "patience": patience, **{key: manifest[path][key] for key in keys}} for path in paths]
     environment = {"PFVM_CACHE": "off", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SHARED / "harness")}
     if quick:
         environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
@@ -280,6 +282,9 @@ def main() -> None:
     parser.add_argument("--match", default="", metavar="REGEX", help="only models whose path it matches")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="every Nth model")
     parser.add_argument("--quick", action="store_true", help="without most of XLA's optimizations")
+    parser.add_argument(
+        "--patience", type=float, default=PATIENCE, metavar="SECONDS", help="for one model (%(default)g)"
+    )
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -288,7 +293,7 @@ def main() -> None:
 
         caselib.serve(judge)
         return
-    verdicts = run_corpus(options.match, options.every, options.quick)
+    verdicts = run_corpus(options.match, options.every, options.quick, options.patience)
     for path, verdict in verdicts.items():
         if verdict["status"] != "equal":
             print(f"{verdict['status']:9} {path}: {verdict['detail'][:300]}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,11 @@ class StepState:
         self._updates = exported.updates
         self._cleared = [state.place for state in exported.cleared]
         self._assumptions = StepAssumptions(exported)
+        self._is_random = any(state.kind == "rng" for state in exported.states.values())
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """One step; its results by output name. Raises StaleWeightError, and what a call of the executable raises."""
-        with SWAP_LOCK:
+        with SWAP_LOCK, _generator_kept(self._is_random):
             numbers = self._assumptions.numbers()
             state: dict[str, Any] = {}
             fed = dict(feeds)
@@ -121,6 +123,18 @@ class StepState:
             defer(tensor, array, self._resident.device, self._resident.get)
         else:
             store(tensor, self._resident.get(array))
+
+
+@contextlib.contextmanager
+def _generator_kept(is_random: bool) -> Iterator[None]:
+    """A call that fails has drawn no seed."""
+    before = torch.get_rng_state() if is_random else None
+    try:
+        yield
+    except BaseException:
+        if before is not None:
+            torch.set_rng_state(before)
+        raise
 
 
 def _clear(place: Place | None) -> None:

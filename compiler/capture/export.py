@@ -102,7 +102,8 @@ def capture(
     with SWAP_LOCK:
         reach = walk(fn)
         for reached in reach.tensors:
-            reached.tensor.detach()  # values that are on a device come now, not in the middle of the trace
+            if not torch.nn.parameter.is_lazy(reached.tensor):
+                reached.tensor.detach()  # values that are on a device come now, not in the middle of the trace
         traced = trace(fn, inputs, samples, reach, axes)
         frozen = _is_frozen(fn, traced, freeze)
         builder = _Builder(traced, inputs, frozen, getattr(fn, "__name__", type(fn).__name__))
@@ -126,13 +127,14 @@ def capture(
 
 
 def _is_frozen(fn: Callable[..., Any], traced: Trace, freeze: bool | None) -> bool:
-    """A module alone is frozen unless the user says otherwise, or it updates state (batch norm in training mode)."""
-    if traced.updated and freeze:
+    """A module alone is frozen unless the user says otherwise, or it changes with every call (batch norm, dropout)."""
+    changing = [*traced.updated, *(s for s in traced.states if s.kind == "rng")]
+    if changing and freeze:
         raise CaptureError(
-            f"{traced.updated[0].name!r} is updated by the function, so it cannot be frozen; call model.eval() before, "
-            "or compile with freeze=False"
+            f"{changing[0].name!r} changes from call to call, so it cannot be frozen; call model.eval() before, or "
+            "compile with freeze=False"
         )
-    return isinstance(fn, torch.nn.Module) and not traced.updated if freeze is None else freeze
+    return isinstance(fn, torch.nn.Module) and not changing if freeze is None else freeze
 
 
 class _Builder:

@@ -28,7 +28,7 @@ def short_names(states: Iterable[Any]) -> dict[str, str]:
 
     "model.linear1.weight" → "linear1.weight". Hyperparameters keep the optimizer's: "optimizer.lr".
     """
-    states = [s for s in states if s.kind != "hyperparameter"]
+    states = [s for s in states if s.kind not in ("hyperparameter", "rng")]
     heads = {s.name.partition(".")[0] for s in states if "." in s.name}
     if len(heads) != 1:
         return {}

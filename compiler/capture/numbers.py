@@ -26,7 +26,8 @@ Symbolic = (torch.SymInt, torch.SymFloat)
 class ReachedNumber:
     """A number, its readable path ("optimizer.lr") and where it is read at each call.
 
-    `is_initial` says that nothing is there yet, and that `value` is where a step starts then.
+    `is_initial` says that nothing is there yet, and that `value` is where a step starts then. `later` is where the
+    number of the second step and all after it is read, where the first step has another.
     """
 
     name: str
@@ -34,6 +35,7 @@ class ReachedNumber:
     place: Place
     kind: Kind
     is_initial: bool = False
+    later: Place | None = None
 
     def current(self) -> float | int:
         """The number there now, as a float where it was one. LookupError where it is gone, TypeError for no number."""

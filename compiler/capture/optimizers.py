@@ -66,10 +66,10 @@ def _add_hyperparameter(found: OptimizerState, optimizer: Any, group: int, key: 
             place = _in_tuple(optimizer, group, key, i)
             found.numbers.append(ReachedNumber(f"{name}.{i}", number, place, "hyperparameter"))
     elif type(value) is float or (type(value) is int and key in _REAL):
-        place = _in_group(optimizer, group, key)
+        place, later = _in_group(optimizer, group, key), None
         if key == "dampening" and isinstance(optimizer, torch.optim.SGD):
-            place = Place(None, _dampening(optimizer, group), place.write)
-        found.numbers.append(ReachedNumber(name, float(value), place, "hyperparameter"))
+            place, later = Place(None, _dampening(optimizer, group), place.write), place
+        found.numbers.append(ReachedNumber(name, float(value), place, "hyperparameter", later=later))
     else:
         found.constants.append((name, value, _in_group(optimizer, group, key)))
 

@@ -25,6 +25,7 @@ from .decompose import DECOMPOSITIONS
 from .fake_swap import fake_swap
 from .numbers import NumberSymbols, ReachedNumber, Symbolic
 from .optimizers import Created, first_entries, traced_optimizers
+from .random import RandomStreams, is_seed, seed_state
 from .reach import Place, Reach, ReachedTensor
 from .source import OriginMode, line_of_function, origin_of_exception
 from .structure import Structure, describe
@@ -99,15 +100,20 @@ class Run:
             self.graph = _errors_named(self, fakes, tensors, symbols)
 
     def discovered(self) -> list[ReachedTensor | ReachedNumber]:
-        """State that the function made: what an optimizer's first step creates, gradients that stay."""
+        """State that the function made or needs: an optimizer's after its first step, gradients that stay, a seed."""
         placeholders = self.graph.graph.find_nodes(op="placeholder")[len(self._inputs.tensor_names) :]
         values = [s.tensor if isinstance(s, ReachedTensor) else s.value for s in self._states]
         found = first_entries(self._created, self._reach, dict(zip(placeholders, values)))
-        return found + [gradient_of(p) for p in self._left_gradients]
+        found += [gradient_of(p) for p in self._left_gradients]
+        needs_seed = self._streams.is_used and not any(is_seed(s) for s in self._states.tensors)
+        return [*found, seed_state()] if needs_seed else found
 
     def __call__(self, fakes: list[torch.Tensor], tensors: list[torch.Tensor], symbols: list[Any]) -> list[Any]:
         args = self._inputs.pack(dict(zip(self._inputs.tensor_names, fakes)))
-        with fx_traceback.preserve_node_meta(), OriginMode(self._reach.module_names, self.mode), TensorDataMode():
+        seed = next((s.tensor for s in self._states.tensors if is_seed(s)), None)
+        self._streams = RandomStreams(seed)
+        origins = OriginMode(self._reach.module_names, self.mode, self._streams)
+        with fx_traceback.preserve_node_meta(), origins, TensorDataMode():
             result = self._function(*args)
             leaves = self._described(result)
             values = [*leaves, *self._replacements(symbols)]
@@ -131,6 +137,8 @@ class Run:
     def _replacements(self, symbols: Sequence[Any]) -> Iterator[Any]:
         """New values of `replaced`, in its order. Buffers may be exchanged for others, so places count, not objects."""
         for state in self._states.tensors:
+            if is_seed(state):
+                continue
             now = _at(state.place, state.tensor)
             if now is state.tensor:
                 continue

@@ -15,6 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .random import RandomStreams
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Frames of these folders are never the user's line. The repository root is the package: examples/ is not among them.
 _INTERNAL = (
@@ -113,7 +115,7 @@ def line_of_function(function: Any) -> str:
 
 
 class OriginMode(TorchDispatchMode):
-    """Notes the origin of every op on the FX node that the tracer below creates, and refuses random ops.
+    """Notes the origin of every op on the FX node that the tracer below creates, and draws random numbers in the graph.
 
     FX copies the key "custom" of its current metadata to each new node. Only valid under `preserve_node_meta()`.
     An optimizer may turn a tensor of its own into a number (its step count): that becomes part of the graph.
@@ -121,10 +123,11 @@ class OriginMode(TorchDispatchMode):
 
     supports_higher_order_operators = True  # so that they reach the refusal below
 
-    def __init__(self, module_names: Mapping[int, str], fakes: FakeTensorMode) -> None:
+    def __init__(self, module_names: Mapping[int, str], fakes: FakeTensorMode, streams: RandomStreams) -> None:
         super().__init__()
         self._module_names = module_names
         self._fakes = fakes
+        self._streams = streams
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -134,10 +137,12 @@ class OriginMode(TorchDispatchMode):
             raise CaptureError(
                 f"{where.where}: {func.name()} is not captured yet; write torch.where or a Python loop of fixed length"
             )
-        if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
-            _refuse_random(func, where)
         self._fakes.allow_scalar_outputs = func is _READ_NUMBER and _in_optimizer(sys._getframe(1))
         fx_traceback.get_current_meta()["custom"] = {"source": where.source, "module": where.module, "op": str(func)}
+        if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
+            if not self._streams.knows(func):
+                raise _random_refused(func, where)
+            return self._streams.draw(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
 
@@ -150,12 +155,12 @@ def _in_optimizer(frame: FrameType | None) -> bool:
     return False
 
 
-def _refuse_random(func: Callable[..., Any], where: Origin) -> None:
-    """Raise for an op that draws random numbers."""
+def _random_refused(func: Callable[..., Any], where: Origin) -> CaptureError:
+    """The error for an op that draws random numbers in a way that has no form as a graph."""
     inside = f" in {where.module}" if where.module else ""
-    raise CaptureError(
-        f"{where.where}: random op {func}{inside} cannot be captured: capture of training steps, dropout included, is "
-        "not built yet; call model.eval() before, or draw the numbers outside and pass them in"
+    return CaptureError(
+        f"{where.where}: random op {func}{inside} cannot be captured; build it from torch.rand or torch.randn, or draw "
+        "the numbers outside and pass them in"
     )
 
 

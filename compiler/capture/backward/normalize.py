@@ -1,4 +1,4 @@
-"""Batch norm in training mode writes its running statistics, which its schema does not say: written out as copies."""
+"""Batch norm in training mode writes its running statistics, which its schema does not say; weight norm's gradient."""
 
 from __future__ import annotations
 
@@ -33,7 +33,16 @@ def native_batch_norm(
     return y, batch_mean, batch_invstd
 
 
+def weight_norm_backward(dw: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """(d v, d g) of w = g · v / |v|, the norm over all dimensions but `dim`."""
+    others = [d for d in range(v.dim()) if d != dim % v.dim()]
+    norms = norms.reshape(g.shape)
+    along = (dw * v).sum(others, keepdim=True)
+    return g / norms * (dw - v * (along / (norms * norms))), along / norms
+
+
 DECOMPOSITIONS = {
+    aten._weight_norm_interface_backward.default: weight_norm_backward,
     aten.native_batch_norm.default: native_batch_norm,
     aten._native_batch_norm_legit.default: native_batch_norm,
 }

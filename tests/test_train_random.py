@@ -1,0 +1,118 @@
+"""Promises: dropout and random numbers are in the graph, follow torch's seed, and are the same on every device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import pfvm  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from pfvm.compiler.capture.export import capture  # noqa: E402
+from pfvm.compiler.signature import read_manifest  # noqa: E402
+from pfvm.errors import CaptureError, PfvmError  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from .train_support import batches, make_step  # noqa: E402
+
+BATCH = next(batches())
+DEVICES = ["pfvm:cpu", "xla:cpu"]
+
+
+class Net(nn.Module):
+    """One dropout, in a part that is computed again for the backward pass where `again` says so."""
+
+    def __init__(self, again: bool = False) -> None:
+        super().__init__()
+        self.first, self.drop, self.last, self.again = nn.Linear(8, 32), nn.Dropout(0.5), nn.Linear(32, 4), again
+
+    def body(self, x: Any) -> Any:
+        return self.drop(self.first(x).relu())
+
+    def forward(self, x: Any, t: Any) -> Any:
+        h = checkpoint(self.body, x, use_reentrant=False) if self.again else self.body(x)
+        return {"loss": F.cross_entropy(self.last(h), t)}
+
+
+def losses(device: str, again: bool = False) -> list[float]:
+    torch.manual_seed(0)
+    model = Net(again)
+    step = pfvm.compile(make_step(model, torch.optim.SGD(model.parameters(), lr=0.1)), BATCH, device=device)
+    torch.manual_seed(7)
+    return [step(BATCH)["loss"].item() for _ in range(3)]
+
+
+def test_masks_are_the_same_on_every_device_and_in_a_recomputation() -> None:
+    expected = losses("pfvm:cpu")
+    assert len(set(expected)) == 3
+    assert losses("xla:cpu") == pytest.approx(expected, rel=1e-6)
+    assert losses("xla:cpu", again=True) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_seed_is_an_input() -> None:
+    model = Net()
+    manifest = read_manifest(capture(make_step(model, torch.optim.SGD(model.parameters(), lr=0.1)), BATCH).model)
+    assert [(e.name, e.output) for e in manifest if e.kind == "rng"] == [("rng.seed", None)]
+    assert "first.weight" in {e.name for e in manifest}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_distributions(device: str) -> None:
+    drop, x = nn.Dropout(0.3), torch.ones(300, 400)
+
+    def draw(x: Any) -> Any:
+        return (
+            drop(x),
+            drop(x),
+            torch.randn(300, 400),
+            torch.rand(5000),
+            torch.randint(3, 9, (5000,)),
+            torch.randperm(9),
+        )
+
+    compiled = pfvm.compile(draw, x, device=device)
+    torch.manual_seed(5)
+    first, second, normal, uniform, integers, order = compiled(x)
+    again = compiled(x)[0]
+    for kept in (first, second, again):
+        assert (kept > 0).float().mean().item() == pytest.approx(0.7, abs=0.01)
+        assert kept.max().item() == pytest.approx(1 / 0.7)
+    for other in (second, again, first.roll(1, 0), first.roll(1, 1)):
+        assert ((first > 0) & (other > 0)).float().mean().item() == pytest.approx(0.49, abs=0.01)
+    assert (normal.mean().item(), normal.std().item()) == pytest.approx((0, 1), abs=0.02)
+    assert (uniform.min().item() >= 0, uniform.max().item() < 1) == (True, True)
+    assert uniform.mean().item() == pytest.approx(0.5, abs=0.02)
+    assert integers.unique().tolist() == [3, 4, 5, 6, 7, 8]
+    assert sorted(order.tolist()) == list(range(9))
+    torch.manual_seed(5)
+    assert torch.equal(compiled(x)[0], first)
+
+
+def test_a_failed_call_draws_nothing() -> None:
+    drop = nn.Dropout(0.3)
+    weight = nn.Parameter(torch.ones(3))
+
+    def step(x: Any) -> Any:
+        loss = (drop(x) * weight).sum()
+        loss.backward()
+        with torch.no_grad():
+            weight.sub_(weight.grad)
+        weight.grad = None
+        return loss
+
+    compiled = pfvm.compile(step, torch.ones(3))
+    before = torch.get_rng_state()
+    with pytest.raises(PfvmError):
+        compiled(torch.ones(4))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_dropout_in_a_module_is_not_frozen() -> None:
+    module = nn.Dropout(0.5)
+    compiled = pfvm.compile(module, torch.ones(100))
+    assert not torch.equal(compiled(torch.ones(100)), compiled(torch.ones(100)))
+    with pytest.raises(CaptureError, match=r"model\.eval\(\)"):
+        pfvm.compile(module, torch.ones(100), freeze=True)

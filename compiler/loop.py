@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import onnx
@@ -49,13 +49,15 @@ def loop(model: Model, steps: int, *, output: str | os.PathLike[str] | None = No
     return in_form_of(model, "loop", output, lambda: loop_model(read_model(model), steps))
 
 
-def loop_model(step: ir.Model, steps: int) -> ir.Model:
-    """`loop`, for a model in normal form."""
+def loop_model(step: ir.Model, steps: int, per_step: Collection[str] = ()) -> ir.Model:
+    """`loop`, for a model in normal form. `per_step` names state without an output that every step has a value of."""
     model = read_model(step)
     state = _checked_state(model)
     interface = Interface.of(model)
-    roles = _Roles.of(model.graph, state)
+    roles = _Roles.of(model.graph, state, per_step)
     _Builder(model, roles, steps).build()
+    for value in roles.batches:
+        _stack_default(value, steps)
     _record(model, interface, roles, steps)
     model.metadata_props[STEPS_KEY] = str(steps)
     return model
@@ -99,7 +101,7 @@ class _Roles:
     results: tuple[int, ...]
 
     @classmethod
-    def of(cls, graph: ir.Graph, state: list[StateEntry]) -> _Roles:
+    def of(cls, graph: ir.Graph, state: list[StateEntry], per_step: Collection[str]) -> _Roles:
         inputs = {v.name: v for v in graph.inputs}
         position = {v.name: i for i, v in enumerate(graph.outputs)}
         named = {entry.name for entry in state}
@@ -107,8 +109,12 @@ class _Roles:
         updates = {i for _, i in carried}
         return cls(
             carried,
-            tuple(v for v in graph.inputs if v.name not in named and v.name not in graph.initializers),
-            tuple(inputs[e.name] for e in state if e.kind == "rng" and not e.output),
+            tuple(
+                v
+                for v in graph.inputs
+                if v.name in per_step or (v.name not in named and v.name not in graph.initializers)
+            ),
+            tuple(inputs[e.name] for e in state if e.kind == "rng" and not e.output and e.name not in per_step),
             tuple(i for i in range(len(graph.outputs)) if i not in updates),
         )
 
@@ -242,6 +248,13 @@ def _record(model: ir.Model, step: Interface, roles: _Roles, steps: int) -> None
     declared = {v.name: v for v in (*new.inputs, *new.outputs)}
     for value in (*model.graph.inputs, *model.graph.outputs):
         value.shape = ir.serde.deserialize_value_info_proto(declared[value.name or ""], None).shape
+
+
+def _stack_default(value: ir.Value, steps: int) -> None:
+    """The value that a file run alone takes: the step's, for every step."""
+    if value.const_value is not None:
+        one = value.const_value.numpy()
+        value.const_value = ir.tensor(np.broadcast_to(one, (steps, *one.shape)).copy(), name=value.name)
 
 
 def _stacked(value: onnx.ValueInfoProto, steps: int) -> onnx.ValueInfoProto:

@@ -30,6 +30,7 @@ def compile(
     options: option_schema.Options | Mapping[str, Any] | str | os.PathLike[str] | None = None,
     freeze: bool | None = None,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    steps_per_call: int | None = None,
 ) -> CompiledFunction:
     """Compile a function, training step or nn.Module for the inputs' shapes and dtypes; it is called like `fn`.
 
@@ -50,22 +51,33 @@ def compile(
         a call after they changed is refused; writes that torch does not count (through `.data`) are searched for in
         16 MiB of weights a call, in turns where there are more. Default: True for an nn.Module, False for a function.
     dynamic: {"x": {0: "batch"}} lets dimension 0 of input x take any size.
+    steps_per_call: K: a call runs a training step K times, on K batches stacked along a new first axis, and returns
+        results stacked alike (a vector of losses). `example_inputs` are those of one step. Numbers of optimizers are
+        read once a call; random numbers are those of K calls of one step.
 
     Raises CaptureError (names the source line), OptionError, NotBuiltError, MissingExtraError.
     """
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError("pfvm.compile", "torch")
     from pfvm.compiler.capture.export import capture
+    from pfvm.compiler.capture.repeat import check_steps, repeated
 
     target = parse_device(device)
     target.require()
     settings = _options(options, codegen_dir)
+    if steps_per_call is not None:
+        check_steps(steps_per_call)
     exported = capture(fn, example_inputs, freeze=freeze, dynamic=dynamic)
+    if steps_per_call is not None:
+        exported = repeated(exported, steps_per_call)
     result = compile_source(exported.model, settings)
-    return CompiledFunction(exported, result, load_executable(result.model, target), target, settings.artifacts)
+    executable = load_executable(result.model, target)
+    return CompiledFunction(exported, result, executable, target, settings.artifacts, steps_per_call)
 
 
-def _runner(exported: Exported, executable: Executable) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _runner(
+    exported: Exported, executable: Executable, steps: int | None
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Feeds → results. Tensors of a function are read at every call; state of a step is kept on the device."""
     if not exported.updates and not exported.cleared:
         from .torch_state import TorchState
@@ -74,8 +86,11 @@ def _runner(exported: Exported, executable: Executable) -> Callable[[dict[str, A
         return lambda feeds: executable({**feeds, **weights.feeds()})
     from .resident import resident
     from .torch_step import StepState
+    from .torch_steps import StepsState
 
-    return StepState(exported, resident(executable, exported.updates)).run
+    on_device = resident(executable, exported.updates)
+    state = StepState(exported, on_device) if steps is None else StepsState(exported, on_device, steps)
+    return state.run
 
 
 def _options(
@@ -104,6 +119,7 @@ class CompiledFunction:
         executable: Executable,
         device: Device,
         artifacts: pathlib.Path | None,
+        steps_per_call: int | None = None,
     ) -> None:
         self.exported: ir.Model = exported.model
         self.model: ir.Model = result.model
@@ -112,7 +128,8 @@ class CompiledFunction:
         self.device = device
         self.artifacts = artifacts
         self._signature = exported
-        self._run = _runner(exported, executable)
+        self.steps_per_call = steps_per_call
+        self._run = _runner(exported, executable, steps_per_call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run once with the current weights."""
@@ -122,7 +139,7 @@ class CompiledFunction:
         given = self._signature.inputs.unpack(positional, self._signature.argument_names)
         feeds = {name: as_array(name, value) for name, value in given.items()}
         results = self._run(feeds)
-        sizes = self._signature.size_outputs
+        sizes = self._signature.size_outputs if self.steps_per_call is None else ()
         return self._signature.outputs.pack({n: v.item() if n in sizes else as_tensor(v) for n, v in results.items()})
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -43,13 +43,12 @@ def repeated(exported: Exported, steps: int) -> Exported:
                 f"{guard.where or exported.model.graph.name}: the step is captured for {guard}, and changes {asked[0]} "
                 "itself, so that several steps in one call may take several paths; compile without steps_per_call"
             )
-    cleared = _forget_cleared(exported)
-    model = loop_model(exported.model, steps, per_step(exported))
-    return dataclasses.replace(exported, model=model, updates={**exported.updates, **cleared})
+    updates = _forget_cleared(exported)
+    return dataclasses.replace(exported, model=loop_model(exported.model, steps, per_step(exported)), updates=updates)
 
 
 def per_step(exported: Exported) -> list[str]:
-    """Names of state that has a value of its own for each step: seeds, and numbers that the first step has otherwise."""
+    """Names of state with a value of its own for each step: seeds, and numbers that the first step has otherwise."""
     seeds = [name for name, state in exported.states.items() if state.kind == "rng"]
     return seeds + [
         n for n, number in exported.numbers.items() if number.later is not None and n not in exported.updates
@@ -57,17 +56,22 @@ def per_step(exported: Exported) -> list[str]:
 
 
 def _forget_cleared(exported: Exported) -> dict[str, str]:
-    """Zeros as the next value of a gradient that the step reads and then drops: state → output."""
+    """Zeros as the next value of a gradient that the step reads and then drops. Returns all updates, state → output."""
     graph = exported.model.graph
-    places = {id(state) for state in exported.cleared}
-    outputs: dict[str, str] = {}
+    dropped = {id(state) for state in exported.cleared}
+    updates = dict(exported.updates)
+    position = {value.name: index for index, value in enumerate(graph.outputs)}
     for name, state in exported.states.items():
-        if id(state) in places and name not in exported.updates:
-            outputs[name] = f"{name}.new"
-            graph.outputs.append(_zeros_like(graph, graph.initializers[name], outputs[name]))
-    entries = read_manifest(exported.model)
-    write_manifest(exported.model, [dataclasses.replace(e, output=outputs.get(e.name, e.output)) for e in entries])
-    return outputs
+        if id(state) not in dropped:
+            continue
+        output = updates.setdefault(name, f"{name}.new")
+        index = position.get(output, len(graph.outputs))
+        for value in graph.outputs[index : index + 1]:
+            value.name = f"{name}.dropped"
+        graph.outputs[index : index + 1] = [_zeros_like(graph, graph.initializers[name], output)]
+    entries = [dataclasses.replace(e, output=updates.get(e.name)) for e in read_manifest(exported.model)]
+    write_manifest(exported.model, entries)
+    return updates
 
 
 def _zeros_like(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:

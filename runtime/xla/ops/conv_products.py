@@ -77,8 +77,25 @@ def _patches_product(x: Any, w: Any, window: Window) -> Any:
     """One product of overlapping patches and the kernel: for few channels."""
     pads = ((0, 0, 0), *((a, b, 0) for a, b in window.pads), (0, 0, 0))
     padded = lax.pad(x, np.zeros((), x.dtype), pads)
-    rows = jnp.concatenate([window.shifted(padded, tap, first=1) for tap in window.taps()], -1)
+    *outer, (kernel, stride, dilation) = zip(window.kernel, window.strides, window.dilations)
+    if dilation == 1:
+        padded = _last_axis_patches(padded, kernel, stride)
+    else:
+        outer.append((kernel, stride, dilation))
+    rest = Window(*(tuple(each[i] for each in outer) for i in range(3)), pads=((0, 0),) * len(outer))
+    rows = jnp.concatenate([rest.shifted(padded, tap, first=1) for tap in rest.taps()], -1)
     return jnp.matmul(rows, w.reshape(-1, w.shape[-1]))
+
+
+def _last_axis_patches(x: Any, kernel: int, stride: int) -> Any:
+    """Windows along the last spatial axis, side by side in the channels, copied in groups of `stride` elements."""
+    *before, length, channels = x.shape
+    count, groups = (length - kernel) // stride + 1, -(-kernel // stride)
+    wanted = (count - 1 + groups) * stride
+    whole = lax.pad(x, np.zeros((), x.dtype), (*((0, 0, 0) for _ in before), (0, wanted - length, 0), (0, 0, 0)))
+    grouped = whole.reshape(*before, count - 1 + groups, stride * channels)
+    rows = jnp.concatenate([grouped[..., g : g + count, :] for g in range(groups)], -1)
+    return rows[..., : kernel * channels]
 
 
 def winograd(x: Any, w: Any, pads: Sequence[tuple[int, int]]) -> Any:

@@ -7,6 +7,7 @@ import math
 import operator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
@@ -92,6 +93,7 @@ def _dimension_numbers(rank: int) -> tuple[str, str, str]:
     return (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
 
 
+@functools.partial(jax.jit, static_argnums=(2, 3))  # traced once for each shape
 def _grouped(x: Any, w: Any, window: Window, group: int) -> Any:
     """One product and sum for each kernel position: elementwise for depthwise weights, else a matmul per group."""
     result = x.dtype

@@ -5,10 +5,12 @@ Operands are N, spatial, C and spatial, I, O.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -98,12 +100,17 @@ def _last_axis_patches(x: Any, kernel: int, stride: int) -> Any:
     return rows[..., : kernel * channels]
 
 
-def winograd(x: Any, w: Any, pads: Sequence[tuple[int, int]]) -> Any:
+def winograd(x: Any, w: Any, pads: tuple[tuple[int, int], ...]) -> Any:
     """A 3x3 convolution of stride 1 by Winograd's F(2x2, 3x3): 16 products for each 2x2 outputs instead of 36.
 
     The transforms of data and results only add. Its errors are those of float32 sums; an infinity or NaN reaches every
     output of the 4x4 tile that it is in.
     """
+    return _tiled(x, _kernel_tiles(_kernel_tiles(w, 0), 1).reshape(16, *w.shape[2:]), pads)
+
+
+@functools.partial(jax.jit, static_argnums=2)  # traced once for each shape
+def _tiled(x: Any, kernels: Any, pads: tuple[tuple[int, int], ...]) -> Any:
     n, *size, c = x.shape
     counts = [(length + a + b - 2 + 1) // 2 for length, (a, b) in zip(size, pads)]
     extended = [(a, 2 * count + 2 - length - a) for length, count, (a, _) in zip(size, counts, pads)]
@@ -112,23 +119,18 @@ def winograd(x: Any, w: Any, pads: Sequence[tuple[int, int]]) -> Any:
     by_row = _to_tiles([padded[:, i : i + 2 * rows : 2] for i in range(4)])
     tiles = [t for row in by_row for t in _to_tiles([row[:, :, j : j + 2 * columns : 2] for j in range(4)])]
     stacked = jnp.stack(tiles).reshape(16, n * rows * columns, c)
-    products = jnp.matmul(stacked, _transformed(w)).reshape(4, 4, n, rows, columns, w.shape[-1])
+    products = jnp.matmul(stacked, kernels).reshape(4, 4, n, rows, columns, -1)
     halves = [jnp.stack(_from_tiles(row), 3) for row in _from_tiles(products)]  # n, rows, columns, 2, outputs
-    y = jnp.stack(halves, 2).reshape(n, 2 * rows, 2 * columns, w.shape[-1])
+    y = jnp.stack(halves, 2).reshape(n, 2 * rows, 2 * columns, -1)
     return y[:, : size[0] + sum(pads[0]) - 2, : size[1] + sum(pads[1]) - 2]
 
 
-def _transformed(w: Any) -> Any:
-    """The kernel as 16 matrices."""
-    rows = _kernel_tiles([w[i] for i in range(3)])
-    tiles = [tile for row in rows for tile in _kernel_tiles([row[j] for j in range(3)])]
-    return lax.concatenate([lax.expand_dims(tile, (0,)) for tile in tiles], 0)
-
-
-def _kernel_tiles(x: Sequence[Any]) -> list[Any]:
-    half = np.asarray(0.5, x[0].dtype)
-    even, odd = (x[0] + x[2]) * half, x[1] * half
-    return [x[0], even + odd, even - odd, x[2]]
+def _kernel_tiles(w: Any, axis: int) -> Any:
+    """The kernel with 4 instead of 3 along an axis, in steps that `prepared` can run before."""
+    half = np.asarray(0.5, w.dtype)
+    first, middle, last = (lax.slice_in_dim(w, i, i + 1, axis=axis) for i in range(3))
+    even, odd = (first + last) * half, middle * half
+    return lax.concatenate([first, even + odd, even - odd, last], axis)
 
 
 def _to_tiles(x: Sequence[Any]) -> list[Any]:

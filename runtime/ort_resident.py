@@ -28,7 +28,7 @@ class OrtResident:
         array: np.ndarray[Any, Any] = from_ort(value)
         return array
 
-    def __call__(self, feeds: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def __call__(self, feeds: Mapping[str, Any], state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         outputs = self._executable.run_on_device(feeds, state)
         results = {name: from_ort(value) for name, value in outputs.items() if name not in self._state_of}
         return results, {state: outputs[output] for output, state in self._state_of.items()}

@@ -30,12 +30,12 @@ class Resident(Protocol):
         """The values on the host; read-only, they may share memory."""
 
     def __call__(
-        self, feeds: Mapping[str, Any], state: Mapping[str, DeviceArray]
+        self, feeds: Mapping[str, Any], state: dict[str, DeviceArray]
     ) -> tuple[dict[str, Any], dict[str, DeviceArray]]:
         """Run once: results on the host by output name, and new state on the device by state name.
 
         `state` holds every input that the model's updates replace, and may hold others. Raises what a call of the
-        executable raises; the arrays in `state` are then as they were.
+        executable raises. The arrays in `state` are used up; after an error it holds arrays of the same values.
         """
 
 

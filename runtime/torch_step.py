@@ -58,7 +58,11 @@ class StepState:
             for slot, tensor in zip(self._slots, self._places.get()):
                 self._gather(slot, tensor, state, fed)
             fed.update((name, np.asarray(value)) for name, value in numbers.items())
-            results, new = self._resident(fed, state)
+            try:
+                results, new = self._resident(fed, state)
+            except BaseException:
+                self._take_back(state)
+                raise
             self._commit(new)
         return results
 
@@ -97,6 +101,12 @@ class StepState:
                 f"it was compiled as {expected.dtype} {list(expected.shape)}: compile again"
             )
         return to_numpy(tensor)
+
+    def _take_back(self, state: Mapping[str, Any]) -> None:
+        """After a failure: the same values, perhaps in other memory."""
+        for slot in self._slots:
+            if slot.is_updated and slot.values is not None and slot.name in state:
+                slot.values.array = state[slot.name]
 
     def _commit(self, new: Mapping[str, Any]) -> None:
         for slot in self._slots:

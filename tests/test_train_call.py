@@ -180,6 +180,47 @@ def test_a_failed_call_changes_nothing(device: str) -> None:
     step(BATCH)
 
 
+class Lookup(nn.Module):
+    """The index into the table is known only inside the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(10, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Any, t: Any) -> Any:
+        return {"loss": nn.functional.cross_entropy(self.head(self.table(x.cumsum(1) - x).mean(1)), t)}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_state_outlives_a_failure_inside_the_step(device: str) -> None:
+    (model, optimizer), (twin, twin_optimizer) = twins(
+        lambda: (m := Lookup(), torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9))
+    )
+    good = {"x": torch.tensor([[1, 2, 0], [0, 1, 1]]), "t": torch.tensor([1, 2])}
+    step, twin_step = pfvm.compile(make_step(model, optimizer), good, device=device), make_step(twin, twin_optimizer)
+    for _ in range(2):
+        step(good)
+        twin_step(good)
+    with pytest.raises(pfvm.errors.PfvmError, match="embedding"):
+        step({**good, "x": torch.tensor([[9, 9, 0], [0, 1, 1]])})
+    torch.testing.assert_close(step(good)["loss"], twin_step(good)["loss"].detach())
+    assert_equal_state(model, twin)
+
+
+def test_xla_donates_the_memory_of_state() -> None:
+    from pfvm.runtime.torch_deferred import on_device
+
+    ((model, optimizer), _) = twins(sgd())
+    step = pfvm.compile(make_step(model, optimizer), BATCH, device="xla:cpu")
+    step(BATCH)
+    values = on_device(model.linear1.weight)
+    assert values is not None
+    before = values.array
+    step(BATCH)
+    assert before.is_deleted()
+    assert values.array is not before
+
+
 def test_another_path_is_refused_by_name() -> None:
     ((model, optimizer), _) = twins(sgd())
     step = pfvm.compile(make_step(model, optimizer), BATCH)

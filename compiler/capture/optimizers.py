@@ -65,6 +65,8 @@ def _add_hyperparameter(found: OptimizerState, optimizer: Any, group: int, key: 
         for i, number in enumerate(value):
             place = _in_tuple(optimizer, group, key, i)
             found.numbers.append(ReachedNumber(f"{name}.{i}", number, place, "hyperparameter"))
+    elif key == "dampening" and value == 0:
+        found.constants.append((name, value, _in_group(optimizer, group, key)))  # no arithmetic on every momentum
     elif type(value) is float or (type(value) is int and key in _REAL):
         place, later = _in_group(optimizer, group, key), None
         if key == "dampening" and isinstance(optimizer, torch.optim.SGD):

@@ -10,9 +10,10 @@ from typing import Any
 import jax
 import jax.export
 import jax.extend.core as jex
+import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import PfvmError, UnsupportedOpError
+from pfvm.errors import InputError, PfvmError, UnsupportedOpError
 
 from .context import DataDependentShapeError, NeedsValue, Scope, locate
 from .fusion import Fusion, compile_program
@@ -54,9 +55,22 @@ class Compiled:
         if self.random:
             arguments.append(fresh_entropy())
         results = self.function(*arguments)
+        outputs = dict(zip(self.outputs, results))
         if self.checks is not None:
-            self.checks.judge(results[-1])
-        return dict(zip(self.outputs, results))
+            try:
+                self.checks.judge(results[-1])
+            except InputError as error:
+                raise RunRefused(error, outputs) from error
+        return outputs
+
+
+class RunRefused(Exception):
+    """A check found something while the program ran. In `outputs`, donated state is what it was, in other memory."""
+
+    def __init__(self, error: InputError, outputs: dict[ir.Value, Any]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.outputs = outputs
 
 
 class TooManyCompilations(PfvmError):
@@ -102,6 +116,8 @@ class SegmentRunner:
         self._preparation = preparation
         self._fusion = fusion
         self._judged = judged
+        # State → the output that replaces it: its memory is donated. Set before the first call, or not at all.
+        self.donations: Mapping[ir.Value, ir.Value] = {}
 
     @property
     def compilations(self) -> int:
@@ -126,7 +142,11 @@ class SegmentRunner:
         return executable(values)
 
     def _value(self, value: ir.Value, env: Mapping[ir.Value, Any]) -> Any:
-        return env[value] if value in env else self._weights.on_device(value, self._device)
+        if value in env:
+            return env[value]
+        if value in self.donations:
+            return self._weights.read(value)  # not the array that is kept, which a donation would end
+        return self._weights.on_device(value, self._device)
 
     def _key(self, values: Mapping[ir.Value, Any]) -> Key:
         special = self._specialization.inputs
@@ -203,10 +223,16 @@ class SegmentRunner:
                 tracing.append(node)
                 interpreter.run((node,), scope)
             results = [interpreter.read(v, scope) for v in outputs]
-            return [*results, checks.total.first()] if checks.total.items else results
+            if not checks.total.items:
+                return results
+            finding = checks.total.first()
+            old = {self.donations[v]: x for v, x in zip(traced, inputs) if v in self.donations}
+            kept = [jnp.where(finding[0] == 0, r, old[v]) if v in old else r for v, r in zip(outputs, results)]
+            return [*kept, finding]
 
         structs = [jax.ShapeDtypeStruct(values[v].shape, values[v].dtype) for v in traced]
-        return self._preparation.split(function, structs, self._arguments), traced
+        donated = tuple(i for i, v in enumerate(traced) if v in self.donations)
+        return self._preparation.split(function, structs, self._arguments, donated), traced
 
     def _specialise(self, request: NeedsValue, values: Mapping[ir.Value, Any], node: ir.Node) -> None:
         """Grow the specialisation by what `request` asks for. Raises MustCut, or an error, where that cannot be."""

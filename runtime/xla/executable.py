@@ -14,7 +14,7 @@ from pfvm.runtime.executable import check_feeds, representation, specs_of
 
 from .bodies import CANNOT_EXPRESS
 from .buckets import Buckets
-from .compiled import SegmentRunner
+from .compiled import RunRefused, SegmentRunner
 from .context import describe
 from .fusion import check_fusion
 from .host_nodes import host_nodes
@@ -147,20 +147,45 @@ class XlaExecutable:
         with jax.enable_x64(True):
             return jax.device_put(array, self._device)
 
-    def run_on_device(self, feeds: Mapping[str, Any], state: Mapping[str, jax.Array]) -> dict[str, Any]:
-        """A call with overridable initializers already on the device, of the right types; results stay there."""
+    def donate(self, updates: Mapping[str, str]) -> None:
+        """From now on the memory of state (name → the output that replaces it) may become that of its next value.
+
+        Call it before the first run. Nothing is donated where the model runs in several segments: one may fail after
+        another has used up the state.
+        """
+        outputs = {v.name: v for v in self._graph_outputs}
+        if self._buckets is None and len(self._plan.runners) == 1:
+            for runner in self._plan.device_runners:
+                runner.donations = {self._graph_inputs[name]: outputs[output] for name, output in updates.items()}
+
+    def run_on_device(self, feeds: Mapping[str, Any], state: dict[str, jax.Array]) -> dict[str, Any]:
+        """A call with some inputs already on the device, of the right types; results stay there.
+
+        Donated arrays of `state` are used up; where the call fails, `state` holds others of the same values.
+        """
         given_optional = [spec for spec in self.optional_inputs if spec.name in feeds]
-        checked = check_feeds(self.inputs, given_optional, feeds)
+        checked = check_feeds([spec for spec in self.inputs if spec.name not in state], given_optional, feeds)
         given = {self._graph_inputs[name]: array for name, array in (*checked.items(), *state.items())}
         for check in self._index_checks:
             check(given)
         with jax.enable_x64(True):
-            env = self._run(given)
+            try:
+                env = self._run(given)
+            except RunRefused as refused:
+                self._take_back(state, refused.outputs)
+                raise refused.error from None
             return {value.name or "": self._raw_result(value, env) for value in self._graph_outputs}
+
+    def _take_back(self, state: dict[str, jax.Array], outputs: Mapping[ir.Value, Any]) -> None:
+        for runner in self._plan.device_runners:
+            state.update({v.name or "": outputs[new] for v, new in runner.donations.items() if new in outputs})
 
     def _results(self, given: Mapping[ir.Value, Any]) -> dict[str, Any]:
         with jax.enable_x64(True):
-            env = self._run(given)
+            try:
+                env = self._run(given)
+            except RunRefused as refused:
+                raise refused.error from None
             return {value.name or "": self._result(value, env) for value in self._graph_outputs}
 
     def _run(self, given: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:

@@ -45,10 +45,16 @@ class Preparation:
         self._arrays: dict[str, jax.Array] = {}
         self._lock = threading.Lock()
 
-    def split(self, function: Callable[..., Any], inputs: Sequence[Any], values: Sequence[ir.Value]) -> Program:
+    def split(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Any],
+        values: Sequence[ir.Value],
+        donated: tuple[int, ...] = (),
+    ) -> Program:
         """Trace and split ``function(inputs, weights, entropy)`` for the types `inputs` and the constants `values`.
 
-        Call with 64-bit types enabled.
+        donated: positions of inputs whose memory the program may use for its results. Call with 64-bit types enabled.
         """
         structs = [self._weights.struct(value) for value in values]
         closed = jax.jit(function).trace(list(inputs), structs, ENTROPY).jaxpr
@@ -66,7 +72,13 @@ class Preparation:
         rest = _closed(closed, variables, jaxpr.outvars, late)
         avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in variables]
         sharding = jax.sharding.SingleDeviceSharding(self._device)
-        jitted = jax.jit(jex.jaxpr_as_fun(rest), in_shardings=sharding, out_shardings=sharding, keep_unused=False)
+        jitted = jax.jit(
+            jex.jaxpr_as_fun(rest),
+            in_shardings=sharding,
+            out_shardings=sharding,
+            keep_unused=False,
+            donate_argnums=donated,
+        )
         return Program(jitted.trace(*avals), arrays, bool(random))
 
     def _arrays_of(

@@ -18,6 +18,7 @@ class XlaResident:
         self.device = f"xla:{executable.platform}"
         self._executable = executable
         self._state_of = {output: state for state, output in updates.items()}
+        executable.donate(updates)
 
     def put(self, array: np.ndarray[Any, Any]) -> Any:
         return self._executable.put(np.array(array))  # a copy: jax may keep a host array's memory
@@ -25,9 +26,7 @@ class XlaResident:
     def get(self, value: Any) -> np.ndarray[Any, Any]:
         return np.asarray(value)
 
-    def __call__(
-        self, feeds: Mapping[str, Any], state: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, jax.Array]]:
+    def __call__(self, feeds: Mapping[str, Any], state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, jax.Array]]:
         outputs = self._executable.run_on_device(feeds, state)
         results = {name: np.array(value) for name, value in outputs.items() if name not in self._state_of}
         return results, {state: outputs[output] for output, state in self._state_of.items()}

@@ -30,7 +30,8 @@ def conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Any:
 
 def _conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> ChannelsLast:
     prepared = any(w is operand for operand in ctx.operands) and ctx.known(w) is not None
-    y = _convolve(ctx, x, w, prepared=prepared)
+    folds = {user.op_type for user, _ in ctx.node.outputs[0].uses()} == {"BatchNormalization"}
+    y = _convolve(ctx, x, w, prepared=prepared and not folds)  # most likely nobody will read it: as short as can be
     shifted = _is_shifted(ctx, w)
 
     def rescaled(factor: Any, shift: Any) -> Any:

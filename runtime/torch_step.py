@@ -47,6 +47,7 @@ class StepState:
         self._updates = exported.updates
         self._cleared = [state.place for state in exported.cleared]
         self._assumptions = StepAssumptions(exported)
+        self._optimizers = exported.optimizers
         self._is_random = any(state.kind == "rng" for state in exported.states.values())
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,6 +118,8 @@ class StepState:
                 slot.values.array = array
             else:
                 self._publish(slot, array)
+        for optimizer in self._optimizers:
+            optimizer._opt_called = True  # type: ignore[attr-defined]  # what a learning rate scheduler asks for
         for name, number in self._numbers:
             if name in self._updates:
                 number.place.set(type(number.value)(self._resident.get(new[name]).item()))

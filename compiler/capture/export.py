@@ -53,6 +53,7 @@ class Exported:
     constants: tuple[tuple[str, Any, Place], ...]
     modules: tuple[torch.nn.Module, ...]
     module_names: dict[int, str]
+    optimizers: tuple[torch.optim.Optimizer, ...] = ()
 
 
 def export(
@@ -123,6 +124,7 @@ def capture(
         tuple(traced.constants),
         tuple(reach.modules),
         reach.module_names,
+        tuple(optimizer for _, optimizer in reach.optimizers),
     )
 
 

@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 
 from .initial import first_value
 from .numbers import ReachedNumber, is_number
+from .optimizer_forms import traceable_forms
 from .reach import Place, Reach, ReachedTensor
 
 # The variants compute the same; the plain one is traced, whichever the user chose for speed.
@@ -190,7 +191,8 @@ def traced_optimizers(reach: Reach, log: list[Created]) -> Iterator[None]:
             for settings in (optimizer.defaults, *optimizer.param_groups):
                 saved.append(_refiller(settings))
                 settings.update({key: plain for key, plain in _PLAIN.items() if key in settings})
-        yield
+        with traceable_forms():
+            yield
     finally:
         for restore in reversed(saved):
             restore()

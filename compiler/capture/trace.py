@@ -81,6 +81,7 @@ def trace(
             f"({one_line(error)})"
         ) from error
     updated = _join_updates(graph, run, list(states), written, len(samples))
+    _refuse_shared_memory(updated, list(states))
     return Trace(
         graph,
         list(states),
@@ -179,6 +180,21 @@ def _join_updates(
         graph.graph.eliminate_dead_code()
     graph.recompile()
     return updated
+
+
+def _refuse_shared_memory(updated: Sequence[Any], states: Sequence[Any]) -> None:
+    """A write to one tensor would show in another whose memory it shares, which two values of a graph cannot."""
+    written = {id(s) for s in updated}
+    owners: dict[int, ReachedTensor] = {}
+    for state in states:
+        if not isinstance(state, ReachedTensor) or not state.tensor.numel():
+            continue
+        other = owners.setdefault(state.tensor.untyped_storage()._cdata, state)
+        if other is not state and {id(state), id(other)} & written:
+            raise CaptureError(
+                f"{other.name!r} and {state.name!r} share memory and the function changes one of them; let one be the "
+                "parameter and take views of it inside the function"
+            )
 
 
 def _is_read(placeholder: torch.fx.Node) -> bool:

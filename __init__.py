@@ -15,7 +15,9 @@ _HOME = {
     "grad": "pfvm.runtime.grad",
     "devices": "pfvm.runtime.device",
     "compile": "pfvm.runtime.compiled",
+    "epoch": "pfvm.runtime.epoch",
     "export": "pfvm.compiler.capture.export",
+    "lint": "pfvm.compiler.capture.lint",
     "CompiledFunction": "pfvm.runtime.compiled",
     "Options": "pfvm.compiler.options",
     "PfvmError": "pfvm.errors",
@@ -30,8 +32,10 @@ __all__ = [
     "PfvmError",
     "compile",
     "devices",
+    "epoch",
     "export",
     "grad",
+    "lint",
     "load",
     "loop",
     "optimize",
@@ -39,12 +43,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from pfvm.compiler.capture.export import export
+    from pfvm.compiler.capture.lint import lint
     from pfvm.compiler.loop import loop
     from pfvm.compiler.options import Options
     from pfvm.errors import PfvmError
     from pfvm.runtime.api import load, optimize
     from pfvm.runtime.compiled import CompiledFunction, compile
     from pfvm.runtime.device import devices
+    from pfvm.runtime.epoch import epoch
     from pfvm.runtime.grad import grad
 
 

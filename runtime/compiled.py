@@ -64,7 +64,7 @@ def compile(
 
     target = parse_device(device)
     target.require()
-    settings = _options(options, codegen_dir)
+    settings = settings_for(options, codegen_dir)
     if steps_per_call is not None:
         check_steps(steps_per_call)
     exported = capture(fn, example_inputs, freeze=freeze, dynamic=dynamic)
@@ -93,10 +93,11 @@ def _runner(
     return state.run
 
 
-def _options(
+def settings_for(
     options: option_schema.Options | Mapping[str, Any] | str | os.PathLike[str] | None,
     codegen_dir: str | os.PathLike[str] | None,
 ) -> option_schema.Options:
+    """The compiler's options for the arguments of `compile`. Raises OptionError."""
     if codegen_dir is None:
         return option_schema.parse(options)
     if not isinstance(codegen_dir, (str, os.PathLike)):

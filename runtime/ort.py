@@ -89,9 +89,9 @@ class OrtExecutable:
     def run_on_device(
         self, feeds: Mapping[str, Any], state: Mapping[str, onnxruntime.OrtValue]
     ) -> dict[str, onnxruntime.OrtValue]:
-        """A call with overridable initializers given as OrtValues, of the right types; results are OrtValues."""
+        """A call with some inputs given as OrtValues, of the right types; results are OrtValues."""
         given_optional = [spec for spec in self.optional_inputs if spec.name in feeds]
-        values = check_feeds(self.inputs, given_optional, feeds)
+        values = check_feeds([spec for spec in self.inputs if spec.name not in state], given_optional, feeds)
         arguments = {name: to_ort(as_codes(v) if name in self._coded else v) for name, v in values.items()}
         try:
             results = self._session.run_with_ort_values(self._output_names, {**arguments, **state})

@@ -26,25 +26,31 @@ def check_steps(steps: int) -> None:
 def repeated(exported: Exported, steps: int) -> Exported:
     """The step as a model of `steps` steps: inputs and results get a leading axis of that size. `exported` is used up.
 
-    State in `per_step(exported)` has a value for each step. Raises OptionError for a function that changes no state,
-    CaptureError where Python asks for a number that the step itself changes.
+    State in `per_step(exported)` has a value for each step. Raises what `repeatable` raises.
     """
     check_steps(steps)
+    step = repeatable(exported)
+    return dataclasses.replace(step, model=loop_model(step.model, steps, per_step(step)))
+
+
+def repeatable(exported: Exported) -> Exported:
+    """The step with an update for all state that another step must not find as it was. `exported` is used up.
+
+    Raises OptionError for a function that changes no state, CaptureError where Python asks for a number that the step
+    itself changes.
+    """
+    name = exported.model.graph.name
     if not exported.updates:
-        raise OptionError(
-            f"{exported.model.graph.name!r} changes no state, so it is no training step and steps_per_call does not "
-            "apply; call it once for each batch"
-        )
+        raise OptionError(f"{name!r} changes no state, so it is no training step; call it once for each batch")
     changed = {number.name for name, number in exported.numbers.items() if name in exported.updates}
     for guard in exported.guards:
         asked = sorted(guard.names & changed)
         if asked:
             raise CaptureError(
-                f"{guard.where or exported.model.graph.name}: the step is captured for {guard}, and changes {asked[0]} "
-                "itself, so that several steps in one call may take several paths; compile without steps_per_call"
+                f"{guard.where or name}: the step is captured for {guard}, and changes {asked[0]} itself, so that "
+                "several steps in one call may take several paths; compile it to run one step a call"
             )
-    updates = _forget_cleared(exported)
-    return dataclasses.replace(exported, model=loop_model(exported.model, steps, per_step(exported)), updates=updates)
+    return dataclasses.replace(exported, updates=_forget_cleared(exported))
 
 
 def per_step(exported: Exported) -> list[str]:

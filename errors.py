@@ -7,7 +7,10 @@ command line prints the message and exits with 2; anything else that escapes is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 class PfvmError(Exception):
@@ -55,6 +58,18 @@ class CaptureError(PfvmError):
 
 class MismatchError(PfvmError):
     """Two models, or a model before and after a pass, do not agree."""
+
+
+def describe_node(node: ir.Node) -> str:
+    """How messages name a node: "Gemm 'fc1' from model.py:42", or "Gemm (→ 'scores')" where it has no name.
+
+    The source line is there where capture recorded it.
+    """
+    domain = f"{node.domain}::" if node.domain else ""
+    outputs = [value.name for value in node.outputs if value.name]
+    name = f" {node.name!r}" if node.name else f" (→ {outputs[0]!r})" if outputs else ""
+    source = node.metadata_props.get("pfvm.source")
+    return f"{domain}{node.op_type}{name}" + (f" from {source}" if source else "")
 
 
 def did_you_mean(word: Any, known: Iterable[str]) -> str:

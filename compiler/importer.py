@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
-from pfvm.errors import InvalidModelError
+from pfvm.errors import InvalidModelError, describe_node
 from pfvm.passes import schema
 from pfvm.passes.effects import bodies, roots
 from pfvm.passes.view import constant_tensor, renamed
@@ -231,8 +231,7 @@ def _own_body_outputs(graph: ir.Graph, outer: dict[str, ir.Value]) -> None:
                     continue
                 if out.name not in visible:
                     raise InvalidModelError(
-                        f"node {node.name or '?'!r} ({node.op_type}): its body returns {out.name!r}, "
-                        "which nothing defines"
+                        f"{describe_node(node)}: its body returns {out.name!r}, which nothing defines"
                     )
                 copy = ir.Node("", "Identity", [visible[out.name]])
                 body.append(copy)

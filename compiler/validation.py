@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 import onnx_ir as ir
-from pfvm.errors import InvalidModelError, UnsupportedOpError
+from pfvm.errors import InvalidModelError, UnsupportedOpError, describe_node
 from pfvm.passes import schema
 from pfvm.passes.effects import roots
 
@@ -78,7 +78,7 @@ def _check_operator(node: ir.Node, root: ir.Graph, model: ir.Model) -> None:
         _check_form(node, found)
     elif not (node.domain == "" and node.op_type in schema.EXTENSIONS):
         raise UnsupportedOpError(
-            f"{describe(node)}: {node.domain or 'ai.onnx'} has no operator {node.op_type!r} at opset {version}; "
+            f"{describe_node(node)}: {node.domain or 'ai.onnx'} has no operator {node.op_type!r} at opset {version}; "
             "use an operator of that opset, or a domain of your own"
         )
 
@@ -89,24 +89,26 @@ def _check_form(node: ir.Node, found: onnx.defs.OpSchema) -> None:
         wanted = str(found.min_input) if found.min_input == found.max_input else f"at least {found.min_input}"
         if count > found.max_input:
             wanted = f"at most {found.max_input}"
-        raise InvalidModelError(f"{describe(node)} has {count} inputs; {node.op_type} takes {wanted}")
+        raise InvalidModelError(f"{describe_node(node)} has {count} inputs; {node.op_type} takes {wanted}")
     if len(node.outputs) > found.max_output:
         raise InvalidModelError(
-            f"{describe(node)} has {len(node.outputs)} outputs; {node.op_type} has at most {found.max_output}"
+            f"{describe_node(node)} has {len(node.outputs)} outputs; {node.op_type} has at most {found.max_output}"
         )
     for index, formal in enumerate(found.inputs[:count]):
         if formal.option == onnx.defs.OpSchema.FormalParameterOption.Single and node.inputs[index] is None:
-            raise InvalidModelError(f"{describe(node)}: input {formal.name!r} is left out, and {node.op_type} needs it")
+            raise InvalidModelError(
+                f"{describe_node(node)}: input {formal.name!r} is left out, and {node.op_type} needs it"
+            )
     for name, attribute in found.attributes.items():
         given = node.attributes.get(name)
         if given is None:
             if attribute.required:
-                raise InvalidModelError(f"{describe(node)}: attribute {name!r} is missing")
+                raise InvalidModelError(f"{describe_node(node)}: attribute {name!r} is missing")
             continue
         kind = ir.AttributeType(int(attribute.type))  # type: ignore[call-overload]  # a pybind11 enumeration
         if not given.is_ref() and given.type != kind:
             raise InvalidModelError(
-                f"{describe(node)}: attribute {name!r} is of type {given.type.name}, not {kind.name}"
+                f"{describe_node(node)}: attribute {name!r} is of type {given.type.name}, not {kind.name}"
             )
     if node.op_type == "Cast":
         _check_element_type(node, node.attributes.get("to"))
@@ -117,16 +119,10 @@ def _check_element_type(node: ir.Node, to: ir.Attr | None) -> None:
     if to is None or to.is_ref() or to.type != ir.AttributeType.INT:
         return
     if to.as_int() not in onnx.TensorProto.DataType.values():
-        raise InvalidModelError(f"{describe(node)}: there is no element type {to.as_int()}")
+        raise InvalidModelError(f"{describe_node(node)}: there is no element type {to.as_int()}")
 
 
 def _check_operands(node: ir.Node) -> None:
     for value in node.inputs:
         if value is not None and value.producer() is None and value.graph is None:
-            raise InvalidModelError(f"{describe(node)} reads tensor {value.name!r}, which nothing defines")
-
-
-def describe(node: ir.Node) -> str:
-    """How errors name a node: its name, operator and outputs."""
-    outputs = ", ".join(repr(out.name) for out in node.outputs if out.name)
-    return f"node {node.name or '?'!r} ({node.op_type} → {outputs})"
+            raise InvalidModelError(f"{describe_node(node)} reads tensor {value.name!r}, which nothing defines")

@@ -8,11 +8,11 @@ from typing import Any
 
 import onnx_ir as ir
 from pfvm.compiler.forms import Model, in_form_of
-from pfvm.compiler.grad.backward import NodeGradient, describe
+from pfvm.compiler.grad.backward import NodeGradient
 from pfvm.compiler.grad.optimizers import Settings
 from pfvm.compiler.grad.step import Request, make_step
 from pfvm.compiler.importer import read_model
-from pfvm.errors import MissingExtraError, OptionError
+from pfvm.errors import MissingExtraError, OptionError, describe_node
 
 from .ort import evaluate
 
@@ -75,7 +75,7 @@ def _general(model: ir.Model) -> NodeGradient:
             except ModuleNotFoundError as error:
                 if error.name not in ("jax", "jaxlib"):
                     raise
-                raise MissingExtraError(f"the gradient of {describe(node)}", "xla") from error
+                raise MissingExtraError(f"the gradient of {describe_node(node)}", "xla") from error
             made.append(XlaNodeGradient(model))
         return made[0](b, node, wanted, gradients)
 

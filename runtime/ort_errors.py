@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import onnx_ir as ir
-from pfvm.errors import InputError, InvalidModelError, PfvmError, UnsupportedOpError
+from pfvm.errors import InputError, InvalidModelError, PfvmError, UnsupportedOpError, describe_node
 
 _LONGEST = 400
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : (?P<code>\w+) : ")
@@ -41,7 +41,7 @@ def load_error(error: Exception, model: ir.Model | None, device: str) -> PfvmErr
     for pattern in _NO_KERNEL:
         match = pattern.search(text)
         if match:
-            node = describe_node(model, match["op"], match["name"])
+            node = _described(model, match["op"], match["name"])
             types = _types(model, match["op"], match["name"])
             version = f" at version {match['version']}" if match["version"] else ""
             return UnsupportedOpError(
@@ -61,7 +61,7 @@ def run_error(error: Exception, model: ir.Model | None, device: str) -> PfvmErro
     text = str(error)
     match = _RUNNING.search(text)
     if match:
-        where = describe_node(model, match["op"], match["name"])
+        where = _described(model, match["op"], match["name"])
         why = _clean(match["why"])
     else:
         where, why = "the model", _clean(text)
@@ -87,16 +87,12 @@ def _types(model: ir.Model | None, op_type: str, name: str) -> str:
     return ", ".join(dict.fromkeys(v.dtype.name.lower() for v in node.inputs if v is not None and v.dtype is not None))
 
 
-def describe_node(model: ir.Model | None, op_type: str, name: str) -> str:
-    """ "node 'fc1' (Gemm), from model.py:42"; an unnamed node is known by its output where only one fits."""
+def _described(model: ir.Model | None, op_type: str, name: str) -> str:
+    """`describe_node` for what ONNX Runtime says of a node; an unnamed node is found where only one fits."""
     nodes = [n for n in _nodes(model) if n.op_type == op_type and (n.name or "") == name] if model else []
-    source = nodes[0].metadata_props.get("pfvm.source") if len(nodes) == 1 else None
-    tail = f", from {source}" if source else ""
-    if name:
-        return f"node {name!r} ({op_type}){tail}"
-    if len(nodes) == 1 and nodes[0].outputs:
-        return f"the {op_type} node that computes {nodes[0].outputs[0].name!r}{tail}"
-    return f"an unnamed {op_type} node"
+    if len(nodes) == 1:
+        return describe_node(nodes[0])
+    return f"{op_type} {name!r}" if name else f"an unnamed {op_type} node"
 
 
 def _unknown(match: re.Match[str], model: ir.Model | None) -> str:
@@ -106,7 +102,7 @@ def _unknown(match: re.Match[str], model: ir.Model | None) -> str:
         return f"the model uses domain {domain!r} without importing an opset of it"
     candidates = [n for n in _nodes(model) if n.op_type == groups["op"]] if model else []
     name = groups.get("name") or (candidates[0].name if candidates else "") or ""
-    node = describe_node(model, groups["op"], name)
+    node = _described(model, groups["op"], name)
     hint = "load its library with --custom-ops-lib" if domain != "ai.onnx" else "check the op's name and the opset"
     return f"{node}: no operator {groups['op']!r} in domain {domain!r}; {hint}"
 

@@ -194,7 +194,7 @@ def test_unknown_domain_passes_through_compile_and_is_named_at_run(here: Workpla
     assert kept.SerializeToString(deterministic=True) == original.SerializeToString(deterministic=True)
     assert {o.domain: o.version for o in compiled.opset_import} == {"": 21, "my.ops": 3}
     message = here.error("run", source)
-    assert "'mine' (Foo)" in message
+    assert "my.ops::Foo 'mine'" in message
     assert "--custom-ops-lib" in message
 
 

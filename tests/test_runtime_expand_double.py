@@ -146,5 +146,5 @@ def test_mean_and_instance_normalization() -> None:
 
 def test_what_would_need_float_is_refused() -> None:
     loaded = read_model(model("g (double[1,4,3,3] x) => (double[1,4,3,3] y) { [n1] y = LRN <size = 3> (x) }"))
-    with pytest.raises(UnsupportedOpError, match="no kernel for node 'n1' \\(LRN\\)"):
+    with pytest.raises(UnsupportedOpError, match="no kernel for LRN 'n1'"):
         OrtExecutable(loaded)

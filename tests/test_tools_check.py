@@ -50,8 +50,8 @@ def test_the_first_node_that_differs() -> None:
     other = BASE.replace("b = Relu (a)", "b = Neg (a)")
     report = check(proto(BASE), proto(other), Settings(nodes=True))
     assert report.node is not None
-    assert report.node.startswith("node 'relu' (Relu): 'b': ")
-    assert any(line.startswith("  first node that differs: node 'relu'") for line in check_lines(report))
+    assert report.node.startswith("Relu 'relu': 'b': ")
+    assert any(line.startswith("  first node that differs: Relu 'relu'") for line in check_lines(report))
 
 
 def test_only_all_zero_inputs_show_a_lost_epsilon() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 from pfvm.compiler.importer import read_model
-from pfvm.errors import InputError, OptionError, PfvmError
+from pfvm.errors import InputError, OptionError, PfvmError, describe_node
 from pfvm.runtime.compare import Difference, Tolerance, difference
 from pfvm.runtime.device import load_executable, parse_device
 from pfvm.runtime.executable import Executable, specs_of
@@ -225,7 +225,8 @@ def _find_node(report: Report, a: ir.Model, b: ir.Model, feeds: Mapping[str, Any
             continue
         found = difference(name, results_a[name], results_b[name], report.tolerance)
         if found is not None:
-            report.node = f"{describe(value)}: {found}"
+            producer = value.producer()
+            report.node = f"{f'value {name!r}' if producer is None else describe_node(producer)}: {found}"
             return
     report.node_note = (
         f"none: with the {len(watched)} values that both models name as outputs, all of them and the outputs agree; "
@@ -241,15 +242,6 @@ def _is_random(
     except PfvmError:
         return False
     return difference(name, reference[name], again[name], tolerance) is not None
-
-
-def describe(value: ir.Value) -> str:
-    """ "node 'fc1' (Gemm), from model.py:42"."""
-    node = value.producer()
-    if node is None:
-        return f"value {value.name!r}"
-    source = node.metadata_props.get("pfvm.source")
-    return f"node {node.name or '(unnamed)'!r} ({node.op_type})" + (f", from {source}" if source else "")
 
 
 def _constant_outputs(seen: Mapping[str, Sequence[Any]]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
+from pfvm.errors import describe_node
 from pfvm.runtime.device import load_executable
 from pfvm.runtime.image_decoding import decodes
 from pfvm.runtime.synthesis import workable
@@ -27,7 +28,7 @@ def print_segments(model: ir.Model, device: str) -> None:
         decoders = [node for node in model.graph if decodes(node)]
         _print(f"{device}: one segment, {len(model.graph) - len(decoders)} nodes in ONNX Runtime")
         for node in decoders:
-            _print(f"  {node.op_type} (→ {node.outputs[0].name!r}): image decoding, in Pillow")
+            _print(f"  {describe_node(node)}: image decoding, in Pillow")
         return
     feeds, _ = workable(model, executable, 0, {})
     executable(feeds)

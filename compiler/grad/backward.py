@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import onnx_ir as ir
-from pfvm.errors import UnsupportedOpError
+from pfvm.errors import UnsupportedOpError, describe_node
 from pfvm.passes.effects import bodies
 from pfvm.passes.view import View
 
@@ -109,7 +109,7 @@ def _of_node(
         source = node if ended is None else ended.producer()
         assert source is not None
         raise UnsupportedOpError(
-            f"{describe(source)} rounds to integers and has no derivative; the loss depends on "
+            f"{describe_node(source)} rounds to integers and has no derivative; the loss depends on "
             f"{(reads(source) or wanted)[0].name!r} through it: freeze the parameters before it (--freeze), "
             "or train the unquantized model"
         )
@@ -122,11 +122,11 @@ def _of_node(
             _drop_after(b.model.graph, before)
         except UnknownRank as error:
             raise UnsupportedOpError(
-                f"{describe(node)}: the rank of {error.value.name!r} is not known, and its gradient needs it; "
+                f"{describe_node(node)}: the rank of {error.value.name!r} is not known, and its gradient needs it; "
                 "give the inputs' shapes: --shape x=1,3,224,224"
             ) from error
     if general is None:
-        raise UnsupportedOpError(f"{describe(node)} has no gradient rule")
+        raise UnsupportedOpError(f"{describe_node(node)} has no gradient rule")
     return general(b, node, wanted, gradients)
 
 
@@ -154,11 +154,3 @@ def _drop_after(graph: ir.Graph, last: ir.Node | None) -> None:
             return
         if not any(out.uses() for out in node.outputs):
             graph.remove(node, safe=True)
-
-
-def describe(node: ir.Node) -> str:
-    """How messages name a node of the forward graph."""
-    domain = f"{node.domain}::" if node.domain else ""
-    name = f" {node.name!r}" if node.name else f" (→ {node.outputs[0].name!r})" if node.outputs else ""
-    source = node.metadata_props.get("pfvm.source")
-    return f"{domain}{node.op_type}{name}" + (f" from {source}" if source else "")

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import PfvmError, UnsupportedOpError
+from pfvm.errors import PfvmError, UnsupportedOpError, describe_node
 
 from . import attributes
 from .random_keys import Keys
@@ -88,17 +88,9 @@ class Scope:
         return self.opsets.get(domain, self.opsets.get("ai.onnx", 1) if domain == "" else 1)
 
 
-def describe(node: ir.Node) -> str:
-    """How messages name a node: operator, node name, and the source line that capture recorded."""
-    domain = f"{node.domain}::" if node.domain else ""
-    name = f" {node.name!r}" if node.name else f" (→ {node.outputs[0].name!r})" if node.outputs else ""
-    source = node.metadata_props.get("pfvm.source")
-    return f"{domain}{node.op_type}{name}" + (f" from {source}" if source else "")
-
-
 def locate(node: ir.Node, scope: Scope) -> str:
-    """`describe`, with the path through the bodies that hold the node."""
-    path = describe(node)
+    """`describe_node`, with the path through the bodies that hold the node."""
+    path = describe_node(node)
     owner = scope.bodies.get(node.graph) if isinstance(node.graph, ir.Graph) else None
     return path if owner is None else f"{path} in a body of {locate(owner, scope)}"
 
@@ -218,4 +210,4 @@ class Context:
         for value, candidate in zip(self.node.inputs, self.operands):
             if candidate is operand and value is not None:
                 return value
-        raise TypeError(f"{describe(self.node)}: ctx.concrete takes an operand of the node itself")
+        raise TypeError(f"{describe_node(self.node)}: ctx.concrete takes an operand of the node itself")

@@ -10,12 +10,12 @@ import jax
 import jax.export
 import numpy as np
 import onnx_ir as ir
+from pfvm.errors import describe_node
 from pfvm.runtime.executable import check_feeds, representation, specs_of
 
 from .bodies import CANNOT_EXPRESS
 from .buckets import Buckets
 from .compiled import RunRefused, SegmentRunner
-from .context import describe
 from .fusion import check_fusion
 from .host_nodes import host_nodes
 from .indices import index_checks, judged_nodes
@@ -232,5 +232,5 @@ def _exports(plan: Plan, env: dict[ir.Value, Any], platform: str) -> Iterator[ja
 
 def _why(request: MustCut) -> str:
     """The error's reason, without the node's name and what it says about devices."""
-    message = str(request.error).split("; ")[0].removeprefix(f"{describe(request.node)} ")
+    message = str(request.error).split("; ")[0].removeprefix(f"{describe_node(request.node)} ")
     return message.removeprefix(CANNOT_EXPRESS)

@@ -9,9 +9,9 @@ import jax
 import jax.export
 import numpy as np
 import onnx_ir as ir
-from pfvm.compiler.grad.backward import describe, reads
+from pfvm.compiler.grad.backward import reads
 from pfvm.compiler.grad.builder import Builder
-from pfvm.errors import PfvmError, UnsupportedOpError
+from pfvm.errors import PfvmError, UnsupportedOpError, describe_node
 from pfvm.passes.effects import Effect
 from pfvm.passes.rewriter import Rewriter
 
@@ -38,8 +38,8 @@ class XlaNodeGradient:
     ) -> list[ir.Value | None]:
         if self._effects.effect(node) == Effect.RANDOM:
             raise UnsupportedOpError(
-                f"{describe(node)} draws random numbers or updates statistics (training mode), and has no gradient "
-                "here; give a model in inference mode"
+                f"{describe_node(node)} draws random numbers or updates statistics (training mode), and has no "
+                "gradient here; give a model in inference mode"
             )
         others = [v for v in reads(node) if v not in wanted and self._weights.inline(v) is None and v.name]
         symbols = _Symbols(node)
@@ -59,18 +59,18 @@ class XlaNodeGradient:
                 operands = [*wanted, *others, *gradients.values()]
                 found = Translator(b, Dims(b, symbols.sources)).run(closed.jaxpr, closed.consts, operands)
         except NoOnnxForm as error:
-            raise UnsupportedOpError(f"the gradient of {describe(node)}: {error}") from error
+            raise UnsupportedOpError(f"the gradient of {describe_node(node)}: {error}") from error
         except NeedsValue as error:
             raise UnsupportedOpError(
-                f"the gradient of {describe(node)} needs the value of {error.value.name!r} when it is made, and that "
-                "is known only at run time; fix the inputs' shapes with --shape, or make it a constant"
+                f"the gradient of {describe_node(node)} needs the value of {error.value.name!r} when it is made, and "
+                "that is known only at run time; fix the inputs' shapes with --shape, or make it a constant"
             ) from error
         except PfvmError:
             raise
         except Exception as error:  # jax raises its own types, and lowering rules what they like on symbolic sizes
             reason = f"{type(error).__name__}: {error}".strip().split("\n")[0]
             advice = "; fix the inputs' shapes with --shape" if symbols.sources else ""
-            raise UnsupportedOpError(f"{describe(node)} has no derivative here ({reason}){advice}") from error
+            raise UnsupportedOpError(f"{describe_node(node)} has no derivative here ({reason}){advice}") from error
         return [_settled(value, like) for value, like in zip(found, wanted)]
 
     def _evaluate(self, node: ir.Node, env: dict[ir.Value, Any], outputs: list[ir.Value]) -> list[Any]:
@@ -102,7 +102,7 @@ class _Symbols:
         """Raises UnsupportedOpError where the shape is not known."""
         if value.shape is None or value.dtype is None:
             raise UnsupportedOpError(
-                f"the gradient of {describe(self._node)} needs the shape of {value.name!r}, which is not known; "
+                f"the gradient of {describe_node(self._node)} needs the shape of {value.name!r}, which is not known; "
                 "fix the inputs' shapes with --shape"
             )
         dims = [d if isinstance(d, int) else self._dim(d, value, axis) for axis, d in enumerate(value.shape)]

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 from pfvm.compiler.shapes import ShapeInference
+from pfvm.errors import describe_node
 
 from .body_flow import bodies_of
-from .context import describe
 from .registry import lookup
 
 _MICROSOFT, _ML = "com.microsoft", "ai.onnx.ml"
@@ -134,7 +134,7 @@ class _Judge:
             for each in nodes:
                 found = self.reason(each, scope)
                 if found is not None:
-                    return found if " in " in found else f"{found} in its {_part(node)}, at {describe(each)}"
+                    return found if " in " in found else f"{found} in its {_part(node)}, at {describe_node(each)}"
         return None
 
     def _of_value(self, value: ir.Value | None) -> str | None:

@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import InputError
-
-from .context import describe
+from pfvm.errors import InputError, describe_node
 
 # Operators (domain, name) whose second operand indexes one axis of the first.
 _ALONG_AXIS = {
@@ -57,7 +55,7 @@ class IndexCheck:
         wrong = next(int(i) for i in array.reshape(-1) if not -size <= i < size)
         raise InputError(
             f"input {self.source.name!r} holds the index {wrong}, out of range for axis {self.axis} of size {size} of "
-            f"{self.data.name!r} in {describe(self.node)}: expected {-size} to {size - 1}"
+            f"{self.data.name!r} in {describe_node(self.node)}: expected {-size} to {size - 1}"
         )
 
 

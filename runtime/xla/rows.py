@@ -8,10 +8,9 @@ from __future__ import annotations
 import onnx_ir as ir
 import onnx_ir.passes.common
 from pfvm.compiler.shapes import ShapeInference
-from pfvm.errors import OptionError
+from pfvm.errors import OptionError, describe_node
 
 from .body_flow import bodies_of
-from .context import describe
 from .row_facts import Mixes, Rows
 from .row_rules import RULES
 
@@ -45,7 +44,8 @@ def rows_of_outputs(model: ir.Model, symbol: str) -> dict[str, Rows]:
             _follow(node, facts, rows, sizes)
         except Mixes as why:
             raise OptionError(
-                f"bucket {symbol!r}: {describe(node)} may mix rows ({why}), so inputs cannot be padded along {symbol!r}"
+                f"bucket {symbol!r}: {describe_node(node)} may mix rows ({why}), so inputs cannot be padded along "
+                f"{symbol!r}"
             ) from why
     for value in working.graph.outputs:
         if value in sizes:

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import onnx_ir as ir
-from pfvm.errors import UnsupportedOpError
+from pfvm.errors import UnsupportedOpError, describe_node
 
 from .body_flow import bodies_of
-from .context import describe
 from .weights import Weights
 
 
@@ -19,7 +18,7 @@ class MustCut(Exception):
     """While a segment was traced it turned out that `node` of the main graph cannot run on the device."""
 
     def __init__(self, node: ir.Node, error: UnsupportedOpError) -> None:
-        super().__init__(describe(node))
+        super().__init__(describe_node(node))
         self.node, self.error = node, error
 
 
@@ -43,7 +42,7 @@ class Segment:
     @property
     def names(self) -> tuple[str, ...]:
         """How messages name the nodes."""
-        return tuple(describe(node) for node in self.nodes)
+        return tuple(describe_node(node) for node in self.nodes)
 
     @property
     def reason(self) -> str:
@@ -83,7 +82,7 @@ def cut(graph: ir.Graph, weights: Weights, reasons: Mapping[ir.Node, str]) -> li
                 tuple(v for v in produced if v in outputs or any(reader != level for reader in readers[v])),
                 tuple(v for v in outer if (v in weights or v.is_initializer()) and v not in weights.state),
                 "host" if level % 2 else "device",
-                tuple((describe(n), _why(n, reasons[n])) for n in nodes if n in reasons),
+                tuple((describe_node(n), _why(n, reasons[n])) for n in nodes if n in reasons),
                 level > 1,
             )
         )

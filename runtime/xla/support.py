@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 import onnx_ir as ir
-from pfvm.errors import UnsupportedOpError
+from pfvm.errors import UnsupportedOpError, describe_node
 
 from .body_flow import bodies_of
-from .context import describe
 from .registry import lookup
 from .schema_functions import has_schema_function
 
@@ -46,7 +45,7 @@ def _scopes(model: ir.Model, on_host: Container[ir.Node]) -> Iterable[tuple[Mapp
 def _with_paths(nodes: Iterable[ir.Node], where: str = "") -> Iterable[tuple[ir.Node, str]]:
     """Every node there and in the bodies, with how messages name it."""
     for node in nodes:
-        path = describe(node) + where
+        path = describe_node(node) + where
         yield node, path
         for body in bodies_of(node):
             yield from _with_paths(body, f" in a body of {path}")

@@ -48,7 +48,10 @@ def test_the_package_list_is_the_tree() -> None:
 @pytest.mark.parametrize(
     ("framework", "homes"),
     [
-        ("torch", ("compiler/capture", "runtime/torch_", "runtime/compiled.py", "tools/bench/baselines")),
+        (
+            "torch",
+            ("compiler/capture", "runtime/torch_", "runtime/compiled.py", "runtime/mlsdk", "tools/bench/baselines"),
+        ),
         ("jax", ("runtime/xla", "tools/bench/baselines")),
         ("onnxruntime", ("runtime",)),
     ],

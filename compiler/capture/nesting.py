@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ def leaves_like(value: Any, spec: pytree.TreeSpec, path: str = "") -> Iterator[L
         _check_keys(value, spec.context, path)
         for key, child in zip(spec.context, spec.children()):
             yield from leaves_like(value[key], child, _join(path, key))
-    elif type(value) is not spec.type:
+    elif type(value) is not _class(spec):
         raise _misfit(value, spec, path)
     elif spec.type in (list, tuple):
         if len(value) != spec.num_children:
@@ -77,7 +78,12 @@ def _what(spec: pytree.TreeSpec) -> str:
         return "a tensor or number"
     if spec.type is dict:
         return f"a dict with {', '.join(map(repr, spec.context))}"
-    return f"a {spec.type.__name__} of {spec.num_children}"
+    return f"a {_class(spec).__name__} of {spec.num_children}"
+
+
+def _class(spec: pytree.TreeSpec) -> Any:
+    """The container's own class: torch files all named tuples under one type."""
+    return spec.context if spec.type is collections.namedtuple else spec.type
 
 
 def _place(path: str) -> str:

@@ -32,11 +32,11 @@ from .structure import Structure, describe
 from .symbols import Symbols
 from .tensor_data import TensorDataMode
 
-_DATA_DEPENDENT = (
+DATA_DEPENDENT = (
     "Python needs the value of a tensor here (if/while/assert on a tensor, .item(), int(), float(), .tolist(), "
     ".numpy()), but a captured function has no values yet; write torch.where(condition, a, b), or keep it a tensor"
 )
-_DYNAMIC_SHAPE = (
+DYNAMIC_SHAPE = (
     "the shape of this result depends on the data; keep a fixed shape, for example torch.where(mask, x, 0) "
     "in place of x[mask]"
 )
@@ -243,9 +243,9 @@ def _errors_named(run: Run, fakes: list[Any], tensors: list[torch.Tensor], symbo
     except CaptureError:
         raise
     except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
-        raise CaptureError(f"{run.where(error)}: {_DATA_DEPENDENT}") from error
+        raise CaptureError(f"{run.where(error)}: {DATA_DEPENDENT}") from error
     except DynamicOutputShapeException as error:
-        raise CaptureError(f"{run.where(error)}: {error.func}: {_DYNAMIC_SHAPE}") from error
+        raise CaptureError(f"{run.where(error)}: {error.func}: {DYNAMIC_SHAPE}") from error
     except UnsupportedOperatorException as error:
         raise CaptureError(
             f"{run.where(error)}: op {error.func} cannot be traced without data; write it with ATen ops"
@@ -253,7 +253,7 @@ def _errors_named(run: Run, fakes: list[Any], tensors: list[torch.Tensor], symbo
     except Exception as error:  # the user's own error, or torch's: say where, and keep the cause
         where = run.where(error)
         if ".numpy() is not supported" in str(error):
-            raise CaptureError(f"{where}: {_DATA_DEPENDENT}") from error
+            raise CaptureError(f"{where}: {DATA_DEPENDENT}") from error
         raise CaptureError(
             f"{where}: capture failed{run.inside(error)}: {one_line(error)} (the sample inputs: {run.sample(fakes)})"
         ) from error

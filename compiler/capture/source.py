@@ -137,7 +137,7 @@ class OriginMode(TorchDispatchMode):
             raise CaptureError(
                 f"{where.where}: {func.name()} is not captured yet; write torch.where or a Python loop of fixed length"
             )
-        self._fakes.allow_scalar_outputs = func is _READ_NUMBER and _in_optimizer(sys._getframe(1))
+        self._fakes.allow_scalar_outputs = func is _READ_NUMBER and in_optimizer(sys._getframe(1))
         fx_traceback.get_current_meta()["custom"] = {"source": where.source, "module": where.module, "op": str(func)}
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
             if not self._streams.knows(func):
@@ -146,7 +146,7 @@ class OriginMode(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _in_optimizer(frame: FrameType | None) -> bool:
+def in_optimizer(frame: FrameType | None) -> bool:
     """Whether the method `step` of an optimizer is running."""
     while frame is not None:
         if frame.f_code.co_name == "step" and isinstance(frame.f_locals.get("self"), torch.optim.Optimizer):

@@ -8,10 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import pfvm  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from .train_support import Mlp, batches, largest_step_error, make_step  # noqa: E402
+from .train_support import Mlp, batches, largest_step_error, make_step, twins  # noqa: E402
 
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"lr": 0.1}),
@@ -179,13 +180,48 @@ class Transformer(nn.Module):
         return {"loss": F.cross_entropy((h @ self.embed.weight.t()).flatten(0, 1), t.flatten())}
 
 
+def tokens() -> Any:
+    generator = torch.Generator().manual_seed(1)
+    while True:
+        x, t = torch.randint(0, 20, (2, 3, 6), generator=generator)
+        yield {"x": x, "t": t}
+
+
 def test_transformer() -> None:
     torch.manual_seed(0)
-    generator = torch.Generator().manual_seed(1)
-
-    def tokens() -> Any:
-        while True:
-            x, t = torch.randint(0, 20, (2, 3, 6), generator=generator)
-            yield {"x": x, "t": t}
-
     assert error(Transformer(), tokens()) < 2e-5
+
+
+def conv_net() -> nn.Module:
+    layers = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 4, 3, stride=2)
+    return Net(*layers, nn.GroupNorm(2, 4), nn.AdaptiveAvgPool2d(1))
+
+
+NETS = {
+    "mlp": (lambda: Net(nn.Linear(8, 16), nn.GELU("tanh"), nn.Linear(16, 4)), batches, torch.optim.Adam),
+    "conv_net": (conv_net, lambda dtype: batches((4, 3, 12, 12), dtype=dtype), torch.optim.RMSprop),
+    "transformer": (Transformer, lambda dtype: tokens(), torch.optim.SGD),
+}
+
+
+@pytest.mark.parametrize("device", ["pfvm:cpu", "xla:cpu"])
+@pytest.mark.parametrize(("make", "data", "kind"), NETS.values(), ids=list(NETS))
+def test_doubles_over_five_steps(make: Any, data: Any, kind: Any, device: str) -> None:
+    """1e-8, over steps that each start from the last one's state."""
+
+    def new() -> Any:
+        model = make().double()
+        return model, kind(model.parameters(), lr=1e-3)
+
+    (model, optimizer), (twin, twin_optimizer) = twins(new)
+    source = data(dtype=torch.float64)
+    step, twin_step = (
+        pfvm.compile(make_step(model, optimizer), next(source), device=device),
+        make_step(twin, twin_optimizer),
+    )
+    for _ in range(5):
+        batch = next(source)
+        step(batch)
+        twin_step(batch)
+    for (name, a), e in zip(model.state_dict().items(), twin.state_dict().values()):
+        torch.testing.assert_close(a, e, rtol=1e-8, atol=1e-8, msg=lambda m, name=name: f"{name}: {m}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+
 import onnx_ir as ir
 import torch
 from pfvm.compiler.capture.emit import Arg, Emitter, val
@@ -14,7 +17,18 @@ Node = torch.fx.Node
 
 @rule(aten.gelu.default)
 def gelu(e: Emitter, node: Node, x: Arg, approximate: str = "none") -> ir.Value:
+    if approximate == "tanh" and val(node).dtype == torch.float64:
+        return _tanh_gelu_of_doubles(e, e.tensor(x))
     return e.op("Gelu", e.tensor(x), approximate=None if approximate == "none" else approximate)
+
+
+def _tanh_gelu_of_doubles(e: Emitter, x: ir.Value) -> ir.Value:
+    """Written out: the constants of Gelu's own definition are float32."""
+    number = functools.partial(e.scalar, dtype=torch.float64)
+    cube = e.op("Mul", e.op("Mul", x, x), x)
+    inner = e.op("Add", x, e.op("Mul", cube, number(0.044715)))
+    tanh = e.op("Tanh", e.op("Mul", inner, number(math.sqrt(2 / math.pi))))
+    return e.op("Mul", e.op("Mul", x, number(0.5)), e.op("Add", tanh, number(1.0)))
 
 
 @rule(aten.silu.default)

@@ -85,6 +85,8 @@ def layer_norm(
     e: Emitter, node: Node, x: Node, shape: Sequence[int], weight: Arg, bias: Arg, eps: float
 ) -> list[ir.Value | None]:
     dtype = val(x).dtype
+    if dtype == torch.float64:
+        return _layer_norm_of_doubles(e, x, shape, weight, bias, eps)
     scale = _filled(e, shape, 1, dtype, "scale") if weight is None else e.tensor(weight, dtype)
     outputs = 3 if is_used(node, 1) or is_used(node, 2) else 1
     made = e.op(
@@ -97,6 +99,21 @@ def layer_norm(
         outputs=outputs,
     )
     return made if outputs == 3 else [made, None, None]
+
+
+def _layer_norm_of_doubles(
+    e: Emitter, x: Node, shape: Sequence[int], weight: Arg, bias: Arg, eps: float
+) -> list[ir.Value | None]:
+    """Written out: LayerNormalization computes mean and deviation in float32, whatever the type."""
+    axes, dtype = e.ints([-1 - i for i in range(len(shape))]), torch.float64
+    mean = e.op("ReduceMean", e.tensor(x), axes, keepdims=1)
+    centred = e.op("Sub", e.tensor(x), mean)
+    variance = e.op("ReduceMean", e.op("Mul", centred, centred), axes, keepdims=1)
+    unit = e.op("Reciprocal", e.op("Sqrt", e.op("Add", variance, e.scalar(eps, dtype))))
+    value = e.op("Mul", centred, unit)
+    for op_type, arg in (("Mul", weight), ("Add", bias)):
+        value = value if arg is None else e.op(op_type, value, e.tensor(arg, dtype))
+    return [value, mean, unit]
 
 
 @rule(aten.native_group_norm.default)

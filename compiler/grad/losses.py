@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx_ir as ir
+from pfvm.compiler.signature import Interface
 from pfvm.errors import InvalidModelError, OptionError, did_you_mean
 
 from .backward import FLOATS
@@ -17,6 +18,10 @@ def output_for(model: ir.Model, name: str | None, loss_function: str | None) -> 
     Raises OptionError: no such output, several to choose from, or a loss that is no float scalar.
     """
     outputs = {v.name or "": v for v in model.graph.outputs}
+    declared = {v.name: ir.serde.deserialize_value_info_proto(v, None).shape for v in Interface.of(model).outputs}
+    for each, value in outputs.items():
+        if value.shape is None:  # nothing follows from the graph: the file's word is taken
+            value.shape = declared.get(each)
     if loss_function is not None and loss_function not in LOSS_FUNCTIONS:
         raise OptionError(f"there is no loss function {loss_function!r}; there are: {', '.join(LOSS_FUNCTIONS)}")
     if name is None:

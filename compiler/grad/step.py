@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common
 from pfvm.compiler.driver import compile_model
@@ -75,9 +76,12 @@ def _prepared(source: ir.Model, request: Request) -> ir.Model:
             "the model is a training step already: its state manifest names outputs that update state"
         )
     model.ir_version = max(model.ir_version, _IR_VERSION)
-    Interface.of(model).record(model)
+    declared = Interface.of(model)
+    declared.record(model)
     if model.graph.opset_imports.get("", 0) < MIN_OPSET:
         model = compile_model(model, parse(opt_level=0, opset=MIN_OPSET)).model
+        # onnx's converter forgets what the file says of outputs whose shape it cannot infer.
+        dataclasses.replace(Interface.of(model), outputs=declared.outputs).record(model)
     if model.functions:
         ir.passes.common.InlinePass()(model)
     inputs = {v.name or "": v for v in model.graph.inputs}
@@ -111,12 +115,17 @@ def _bind_symbols(model: ir.Model, source: ir.Model) -> None:
 
 
 def _record(model: ir.Model) -> None:
-    """Let the interface be what the graph has now."""
+    """Let the interface be what the graph has now; of an output whose shape is not known, what the file declares."""
+    declared = {v.name: v for v in Interface.of(model).outputs}
+
+    def output(value: ir.Value) -> onnx.ValueInfoProto:
+        proto = declared.get(value.name or "")
+        return proto if proto is not None and value.shape is None else ir.serde.serialize_value(value)
+
     graph = model.graph
-    Interface(
-        tuple(ir.serde.serialize_value(v) for v in graph.inputs),
-        tuple(ir.serde.serialize_value(v) for v in graph.outputs),
-    ).record(model)
+    Interface(tuple(ir.serde.serialize_value(v) for v in graph.inputs), tuple(output(v) for v in graph.outputs)).record(
+        model
+    )
 
 
 def _with_step(

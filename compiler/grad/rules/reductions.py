@@ -21,7 +21,7 @@ def _kept(b: Builder, n: ForwardNode, value: V) -> V:
         return value
     axes = n.view.ints("axes")
     if axes == () or axes is None:
-        return b.op("Reshape", value, b.ints(*[1] * b.rank(n.x())))
+        return value  # one number, which broadcasts to any rank
     operand = n.view.input("axes")
     if operand is None:
         raise NotCovered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -102,8 +103,9 @@ def log_softmax(ctx: Context, node: ir.Node, x: Any) -> Any:
     return _over_axis(ctx, x, over)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _below_maximum(x: Any, axis: int) -> Any:
-    """``x - max(x)``, exactly 0 at the maximum.
+    """``x - max(x)``, exactly 0 at the maximum. For a derivative the maximum is a constant.
 
     The CPU compiler may compute x again for the difference, by a fused multiply-add that leaves the rounding error of
     the maximum: hundreds where x is about 1e10, and exp of that is infinite.
@@ -111,6 +113,11 @@ def _below_maximum(x: Any, axis: int) -> Any:
     maximum = lax.stop_gradient(jnp.max(x, axis, keepdims=True))
     at_it = (x == maximum) & jnp.isfinite(maximum)  # infinities stay undefined, as in ONNX Runtime
     return jnp.where(at_it, jnp.zeros((), x.dtype), jnp.minimum(x - maximum, jnp.zeros((), x.dtype)))
+
+
+@_below_maximum.defjvp
+def _below_maximum_jvp(axis: int, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    return _below_maximum(*primals, axis), tangents[0]
 
 
 def hardmax(ctx: Context, node: ir.Node, x: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from pfvm.passes.view import constant
 
 from .translate import NoOnnxForm, Translator, dtype_of, lowers, shape_of
 
@@ -90,8 +91,9 @@ def _while(t: Translator, eqn: Any, *operands: ir.Value) -> Any:
 @lowers("cond")
 def _cond(t: Translator, eqn: Any, which: ir.Value, *operands: ir.Value) -> Any:
     branches = eqn.params["branches"]
-    if len(branches) == 1:
-        return t.inline(branches[0], operands)
+    known = 0 if len(branches) == 1 else constant(which)
+    if known is not None:
+        return t.inline(branches[min(max(int(known), 0), len(branches) - 1)], operands)
 
     def make(index: int) -> Callable[[], list[ir.Value]]:
         if index == len(branches) - 1:
@@ -99,6 +101,13 @@ def _cond(t: Translator, eqn: Any, which: ir.Value, *operands: ir.Value) -> Any:
         return lambda: _if(t, _equal(t, which, index), lambda: t.inline(branches[index], operands), make(index + 1))
 
     return make(0)()
+
+
+@lowers("platform_index")
+def _platform_index(t: Translator, eqn: Any) -> ir.Value:
+    """Which branch of a lax.platform_dependent is taken: the default one, ONNX being no platform of XLA's."""
+    platforms = list(eqn.params["platforms"])
+    return t.constant(np.int32(platforms.index(None) if None in platforms else len(platforms) - 1))
 
 
 def _equal(t: Translator, which: ir.Value, index: int) -> ir.Value:

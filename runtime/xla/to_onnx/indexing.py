@@ -82,10 +82,39 @@ class _Places:
         return shape
 
 
+def _whole_rows(
+    eqn: Any, dropped: Sequence[int], batching: Sequence[int], mapped: Sequence[int], windows: Sequence[int]
+) -> list[int] | None:
+    """Where the indices are numbers of rows along one axis, whatever the sizes: the axes that count rows, in the
+    gather's result or the scatter's updates. Else None.
+    """
+    rank = len(in_shape(eqn))
+    if batching or len(mapped) != 1 or list(mapped) != list(dropped) or len(windows) != rank - 1:
+        return None
+    sizes = eqn.params.get("slice_sizes")
+    if sizes is None:  # a scatter: its windows are rows where they have the operand's sizes
+        given = in_shape(eqn, 2)
+        kept = [size for i, size in enumerate(in_shape(eqn)) if i not in dropped]
+        whole = [given[i] for i in windows] == kept
+        total = len(given)
+    else:
+        whole = all(i in dropped or sizes[i] == size for i, size in enumerate(in_shape(eqn)))
+        total = len(eqn.outvars[0].aval.shape)
+    return [i for i in range(total) if i not in windows] if whole else None
+
+
 @lowers("gather")
 def _gather(t: Translator, eqn: Any, x: ir.Value, indices: ir.Value) -> ir.Value:
     p, b = eqn.params, t.b
-    d, sizes = p["dimension_numbers"], [int(s) for s in p["slice_sizes"]]
+    d = p["dimension_numbers"]
+    inner = _whole_rows(eqn, d.collapsed_slice_dims, d.operand_batching_dims, d.start_index_map, d.offset_dims)
+    if inner is not None and p["mode"] == GatherScatterMode.PROMISE_IN_BOUNDS:
+        (axis,) = d.collapsed_slice_dims
+        rank, count = len(in_shape(eqn)), len(inner)
+        found = b.op("Gather", x, b.op("Squeeze", indices, b.ints(count)), axis=axis)
+        order = [*d.offset_dims[:axis], *inner, *d.offset_dims[axis:]]  # where each axis of `found` goes
+        return b.transpose(found, [order.index(i) for i in range(rank - 1 + count)])
+    sizes = static(p["slice_sizes"], "gather")
     shape = static(in_shape(eqn), "gather")
     index_shape, result = static(in_shape(eqn, 1), "gather"), static(out_shape(eqn), "gather")
     kept = [i for i in range(len(shape)) if i not in (*d.collapsed_slice_dims, *d.operand_batching_dims)]
@@ -111,6 +140,17 @@ def _dims(value: ir.Value) -> list[Any]:
 def _scatter(t: Translator, eqn: Any, x: ir.Value, indices: ir.Value, updates: ir.Value) -> ir.Value:
     p, b = eqn.params, t.b
     d = p["dimension_numbers"]
+    mode = _SCATTERS[eqn.primitive.name]
+    inner = _whole_rows(
+        eqn, d.inserted_window_dims, d.operand_batching_dims, d.scatter_dims_to_operand_dims, d.update_window_dims
+    )
+    if inner is not None and p["mode"] == GatherScatterMode.PROMISE_IN_BOUNDS:
+        (axis,) = d.inserted_window_dims
+        perm = [axis, *(i for i in range(len(in_shape(eqn))) if i != axis)]
+        rows = b.transpose(updates, [*inner, *d.update_window_dims])
+        where = b.cast(indices, ir.DataType.INT64)
+        spread = b.op("ScatterND", b.transpose(x, perm), where, rows, reduction=mode)
+        return b.transpose(spread, np.argsort(perm).tolist())
     shape, index_shape, given = (static(in_shape(eqn, i), "scatter") for i in range(3))
     kept = [i for i in range(len(shape)) if i not in (*d.inserted_window_dims, *d.operand_batching_dims)]
     windows = dict(zip(kept, d.update_window_dims))
@@ -124,7 +164,6 @@ def _scatter(t: Translator, eqn: Any, x: ir.Value, indices: ir.Value, updates: i
         where = b.op("Where", inside, where, b.constant(np.int64(count)))
         flat = b.op("Pad", flat, b.ints(0, 1), b.like(0, x))
     where = b.op("Reshape", b.op("Expand", where, b.ints(*given)), one)
-    mode = _SCATTERS[eqn.primitive.name]
     spread = b.op("ScatterElements", flat, where, b.op("Reshape", updates, one), axis=0, reduction=mode)
     if inside is not None:
         spread = b.op("Slice", spread, b.ints(0), b.ints(count))

@@ -29,7 +29,10 @@ def _broadcast_in_dim(t: Translator, eqn: Any, x: ir.Value, *_sizes: ir.Value) -
 
 @lowers("reshape", "squeeze", "expand_dims")
 def _reshape(t: Translator, eqn: Any, x: ir.Value, *_sizes: ir.Value) -> ir.Value:
-    if list(out_shape(eqn)) == list(in_shape(eqn)):
+    order = eqn.params.get("dimensions") if eqn.primitive.name == "reshape" else None
+    if order is not None:  # the elements are read in this order of the axes
+        x = t.b.transpose(x, [int(axis) for axis in order])
+    elif list(out_shape(eqn)) == list(in_shape(eqn)):
         return x
     return t.b.op("Reshape", x, t.dims.reshape_target(out_shape(eqn)))
 

@@ -291,7 +291,7 @@ def test_unknown_op_names_the_node() -> None:
     text = (
         '<ir_version: 8, opset_import: ["" : 17, "my.ops" : 1]> g (float[2] x) => (float[2] y) { y = my.ops.Foo (x) }'
     )
-    with pytest.raises(UnsupportedOpError, match=r"my\\.ops::Foo \\(→ 'y'\\): .*domain 'my\.ops'.*--custom-ops-lib"):
+    with pytest.raises(UnsupportedOpError, match=r"my\.ops::Foo \(→ 'y'\): .*domain 'my\.ops'.*--custom-ops-lib"):
         OrtExecutable(ir.from_proto(onnx.parser.parse_model(text)))
 
 

@@ -11,11 +11,9 @@ from pfvm.compiler.importer import is_placeholder
 from pfvm.compiler.signature import Interface
 from pfvm.errors import InputError, did_you_mean, short
 
+# A message lists so many overridable weights and counts more.
 _FEW = 4
 Dims = tuple[int | str | None, ...]
-
-
-# Exporters write these for "any size"; two such dims need not be equal.
 
 
 class TensorSpec(NamedTuple):

@@ -7,9 +7,9 @@ from .names import TABLE
 
 def main() -> None:
     """Print the table, one name a line."""
-    width = max(len(row.name) for row in TABLE if len(row.name) < 48)
+    width = max(len(row.name) for row in TABLE)
     for row in TABLE:
-        print(f"{row.kind:9} {row.name:{width}}  {row.status:8} {row.note}")
+        print(f"{row.name:{width}}  {row.kind:8}  {row.status:7}  {row.note}")
 
 
 if __name__ == "__main__":

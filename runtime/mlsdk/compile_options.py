@@ -101,7 +101,7 @@ def _variables(envs: Mapping[str, str] | None) -> dict[str, Any]:
         elif name in known:
             warn("variable", name)
         else:
-            raise OptionError(f"envs: the MLSDK has no variable {name!r} (python -m pfvm.runtime.mlsdk lists them)")
+            raise OptionError(f"envs: the MLSDK has no variable {name!r} (`python -m pfvm.runtime.mlsdk` lists them)")
     return ours
 
 

@@ -5,6 +5,9 @@ The names are from that SDK's public examples and documents.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -32,6 +35,7 @@ def _rows(kind: Kind, status: Status, note: str, *names: str) -> Iterator[Name]:
     return (Name(name, kind, status, note) for name in names)
 
 
+_OWN_FILES = (os.path.dirname(os.path.abspath(__file__)) + os.sep, contextlib.__file__)
 _BOARD = "steers the compiler of the board"
 _VARIABLES = (
     *("CODEGEN_SA_STEPS", "CODEGEN_NUM_SA_THREADS", "CODEGEN_N_TRANSPOSE_THREADS"),
@@ -145,9 +149,12 @@ BY_NAME = {(row.kind, row.name): row for row in TABLE}
 
 
 def warn(kind: Kind, name: str, detail: str = "") -> None:
-    """A warning that names what has no meaning here, and says why."""
+    """A warning, at the caller's line, that names what has no meaning here and says why."""
     row = BY_NAME[kind, name]
-    warnings.warn(f"{kind} {name!r} has no meaning on pfvm: {detail or row.note}", MLSDKWarning, stacklevel=3)
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FILES):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"{kind} {name!r} has no meaning on pfvm: {detail or row.note}", MLSDKWarning, stacklevel=level)
 
 
 def refuse(kind: Kind, name: str) -> NotBuiltError:

@@ -75,7 +75,7 @@ def compile_model(
         working = _convert(working, options.opset)
     disabled = list(options.disable)
     if options.fused_ops == "inline":
-        disabled.append("fuse-cast-reduce-sum")
+        disabled.extend(pipeline.FUSED)
         _inline_fused(working)
     if options.verify and make_verifier is None:
         raise OptionError("verify needs an engine to run the model; compile through pfvm.optimize or the command line")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
 from .rewriter import Rewriter
-from .rules import Rule, apply_rules
+from .rules import MANY_READERS, Rule, apply_rules
 from .view import RUNTIME
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
@@ -18,11 +18,14 @@ _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 class FuseTransposeGemm:
     """Fold a 2-d Transpose of either operand into Gemm's transA/transB; a 2-d MatMul with one becomes a Gemm.
 
-    before:  W ─ Transpose ─┐             after:  W ─┐
-             x ──────────── Gemm ─ y              x ─ Gemm(transB=1) ─ y
+    before:  W ─ Transpose ─┐                      after:  W ─┐
+             x ──────────── Gemm ─ y                       x ─ Gemm(transB=1) ─ y
+
+             x ─ Transpose ─ MatMul(·, g) ─ Transpose ─ z → g ─ Gemm(·, x, transA=1) ─ z
 
     A MatMul is converted only when its Transpose dies with it, both operands are matrices of float or double, and the
-    opset's Gemm can do without C (11 on).
+    opset's Gemm can do without C (11 on). A transposed product changes places with its operands where nobody else
+    reads it; sums are over the same terms, which a kernel may add up in another order.
     """
 
     name: ClassVar[str] = "fuse-transpose-gemm"
@@ -63,6 +66,50 @@ def transpose_into_gemm(node: ir.Node, rw: Rewriter) -> bool:
     return False
 
 
+def _dies(transposed: ir.Value, rw: Rewriter) -> bool:
+    """Whether every reader is a product of matrices, which will read the matrix itself."""
+    uses = transposed.uses()
+    if transposed.is_graph_output() or len(uses) > MANY_READERS:
+        return False
+    return len(uses) == 1 or all(_reads_matrices(use.node, rw) for use in uses)
+
+
+def _reads_matrices(node: ir.Node, rw: Rewriter) -> bool:
+    if node.op_type not in ("Gemm", "MatMul") or not rw.is_standard(node) or (rw.opset(node) or 0) < 11:
+        return False
+    if node.op_type == "Gemm":
+        return True
+    return all(
+        value is not None and value.dtype in _FLOATS and value.shape is not None and len(value.shape) == 2
+        for value in node.inputs
+    )
+
+
+def transposed_product(node: ir.Node, rw: Rewriter) -> bool:
+    """Transpose(Gemm(A, B)) → Gemm(B, A) with both flags flipped and changed over; likewise of a MatMul."""
+    product = node.inputs[0]
+    producer = product.producer() if product is not None else None
+    if product is None or producer is None or not _reads_matrices(producer, rw):
+        return False
+    if _transposed(node.outputs[0], rw) is None or producer.graph is not node.graph:
+        return False
+    if len(product.uses()) > 1 or product.is_graph_output():
+        return rw.reject("transposed_product", "the product is needed elsewhere")
+    params: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
+    if producer.op_type == "Gemm":
+        view = rw.view(producer)
+        if view.at(2) is not None or set(producer.attributes) - {*params, "beta"}:
+            return rw.reject("transposed_product", "Gemm adds something")
+        params = {name: view.attr(name) for name in params}
+        if RUNTIME in params.values():
+            return rw.reject("transposed_product", "an attribute is a parameter of the function")
+    flipped: dict[str, Any] = {"alpha": params["alpha"], "transA": 1 - params["transB"], "transB": 1 - params["transA"]}
+    a, b = producer.inputs[:2]
+    fused = rw.op("Gemm", b, a, at=node, **flipped)
+    rw.replace(node, fused.outputs[0])
+    return True
+
+
 def transpose_into_matmul(node: ir.Node, rw: Rewriter) -> bool:
     """MatMul(A, Transpose(B)) of matrices → Gemm(A, B, transB=1), and likewise for A."""
     sources = [_transposed(value, rw) for value in node.inputs]
@@ -75,7 +122,7 @@ def transpose_into_matmul(node: ir.Node, rw: Rewriter) -> bool:
         assert value is not None
         if value.dtype not in _FLOATS or value.shape is None or len(value.shape) != 2:
             return rw.reject("transpose_into_matmul", "not two matrices of float or double")
-        if source is not None and (len(value.uses()) > 1 or value.is_graph_output()):
+        if source is not None and not _dies(value, rw):
             source = None
         operands.append(source or value)
     if all(a is b for a, b in zip(operands, node.inputs)):
@@ -86,4 +133,8 @@ def transpose_into_matmul(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
-RULES: dict[str, list[Rule]] = {"Gemm": [transpose_into_gemm], "MatMul": [transpose_into_matmul]}
+RULES: dict[str, list[Rule]] = {
+    "Gemm": [transpose_into_gemm],
+    "MatMul": [transpose_into_matmul],
+    "Transpose": [transposed_product],
+}

@@ -20,8 +20,13 @@ def build(
     attributes: Sequence[str],
     opset: int,
     doc: str,
+    outputs: Sequence[ir.Value] | None = None,
 ) -> ir.Function:
-    """A function of domain pfvm with the last node's outputs; `attributes` are names that every call gives."""
-    graph = ir.Graph(inputs, nodes[-1].outputs, nodes=nodes, opset_imports={"": opset}, name=name, doc_string=doc)
+    """A function of domain pfvm; `attributes` are names that every call gives.
+
+    Its outputs are the last node's where `outputs` does not name others.
+    """
+    results = nodes[-1].outputs if outputs is None else outputs
+    graph = ir.Graph(inputs, results, nodes=nodes, opset_imports={"": opset}, name=name, doc_string=doc)
     parameters = [ir.Attr(attribute, ir.AttributeType.UNDEFINED, None) for attribute in attributes]
     return ir.Function(SEALED_DOMAIN, name, graph=graph, attributes=parameters)

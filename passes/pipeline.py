@@ -33,11 +33,20 @@ REGISTRY: dict[str, str] = {
     "inline-functions": "inline_functions:InlineFunctions",
     "fold-constants": "fold_constants:FoldConstants",
     "eliminate-identity": "eliminate_identity:EliminateIdentity",
+    "merge-reshapes": "merge_reshapes:MergeReshapes",
+    "simplify-selection": "simplify_selection:SimplifySelection",
+    "drop-broadcasts": "drop_broadcasts:DropBroadcasts",
     "eliminate-common-subexpressions": "eliminate_common_subexpressions:EliminateCommonSubexpressions",
     "fuse-transpose-gemm": "fuse_transpose_gemm:FuseTransposeGemm",
+    "fuse-gemm-sum": "fuse_gemm_sum:FuseGemmSum",
+    "fuse-cross-entropy-gradient": "fuse_cross_entropy_gradient:FuseCrossEntropyGradient",
     "fuse-cast-reduce-sum": "fuse_cast_reduce_sum:FuseCastReduceSum",
+    "fuse-relu-gradient": "fuse_relu_gradient:FuseReluGradient",
+    "fuse-optimizer-update": "fuse_optimizer_update:FuseOptimizerUpdate",
     "eliminate-dead-code": "eliminate_dead_code:EliminateDeadCode",
 }
+FUSED = ("fuse-cast-reduce-sum", "fuse-relu-gradient", "fuse-optimizer-update")
+"""The passes that make calls of local functions; `--fused-ops inline` leaves them out."""
 _CLEAN = ("infer-shapes", "fold-constants", "eliminate-identity", "eliminate-dead-code")
 LEVELS: dict[int, tuple[str, ...]] = {0: (), 1: _CLEAN, 2: tuple(REGISTRY), 3: tuple(REGISTRY)}
 """-O0 only reads and writes; -O1 folds and cleans; -O2 is everything; -O3 is -O2 until a costlier pass exists."""

@@ -1,0 +1,202 @@
+"""merge-reshapes: chains of Reshape, Squeeze, Unsqueeze and Transpose become one node, or none."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from .dims import Dims, same_dims
+from .rewriter import Rewriter
+from .rules import Rule, apply_rules
+from .view import RUNTIME, constant
+
+_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+"""Operators that keep every element where it is in row-major order."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeReshapes:
+    """One Reshape, Unsqueeze or Transpose instead of a chain; a reduction that keeps or drops its dims by itself.
+
+    before:  g ─ Transpose ─ Transpose ─ a      s[16] ─ Unsqueeze(0) ─ Unsqueeze(2) ─ b      g ─ ReduceSum(keepdims=1) ─
+             Reshape[16] ─ c
+    after:   g ───────────────────────── a      s[16] ─ Unsqueeze(0, 2) ─────────── b      g ─ ReduceSum(keepdims=0) ─ c
+
+    Only the order of elements and proved shapes count: nothing is computed otherwise, so every type and value is kept.
+    """
+
+    name: ClassVar[str] = "merge-reshapes"
+
+    def run(self, rw: Rewriter) -> None:
+        apply_rules(rw, RULES)
+
+
+def _inner(node: ir.Node, rw: Rewriter) -> ir.Node | None:
+    """The view that `node` views again."""
+    producer = node.inputs[0].producer() if node.inputs[0] is not None else None
+    return producer if producer is not None and producer.op_type in _VIEWS and rw.is_standard(producer) else None
+
+
+def view_and_back(node: ir.Node, rw: Rewriter) -> bool:
+    """A view of a view that has the shape of what is viewed → it."""
+    inner, out = _inner(node, rw), node.outputs[0]
+    source = inner.inputs[0] if inner is not None else None
+    if source is None or not same_dims(source.shape, out.shape):
+        return False
+    if not rw.can_replace(out, source):
+        return rw.reject("view_and_back", "a graph output keeps its own value")
+    rw.replace(node, source)
+    return True
+
+
+def reshape_of_view(node: ir.Node, rw: Rewriter) -> bool:
+    """Reshape of a Reshape, Squeeze, Unsqueeze or Flatten → Reshape of what that one viewed."""
+    inner = _inner(node, rw)
+    if inner is None or inner.inputs[0] is None or (rw.opset(node) or 0) < 5:
+        return False
+    target = constant(node.inputs[1])
+    if target is None or np.any(target == 0):  # 0 copies a dim of the input
+        return _reshape(node, inner, rw, "reshape_of_view")
+    rw.set_input(node, 0, inner.inputs[0])
+    return True
+
+
+def view_of_view(node: ir.Node, rw: Rewriter) -> bool:
+    """Squeeze, Unsqueeze or Flatten of another view that nobody else reads → one Reshape."""
+    inner = _inner(node, rw)
+    if inner is None or (rw.opset(node) or 0) < 5 or len(inner.outputs[0].uses()) > 1:
+        return False
+    return not inner.outputs[0].is_graph_output() and _reshape(node, inner, rw, "view_of_view")
+
+
+def _reshape(node: ir.Node, inner: ir.Node, rw: Rewriter, rule: str) -> bool:
+    target = _target(node.outputs[0].shape)
+    if target is None:
+        return rw.reject(rule, "more than one symbolic dim, or one that may be 0")
+    rw.replace(node, rw.op("Reshape", inner.inputs[0], at=node, shape=target).outputs[0])
+    return True
+
+
+def _target(dims: Dims | None) -> np.ndarray | None:
+    """A Reshape target for these dims that does not look at the input: positive ints, and -1 for one symbol."""
+    if dims is None or sum(not isinstance(dim, int) for dim in dims) > 1 or any(dim == 0 for dim in dims):
+        return None
+    return np.array([dim if isinstance(dim, int) else -1 for dim in dims], np.int64)
+
+
+def unsqueeze_twice(node: ir.Node, rw: Rewriter) -> bool:
+    """Unsqueeze(Unsqueeze(x)) → Unsqueeze(x)."""
+    return _merge_axes(node, rw, "Unsqueeze")
+
+
+def squeeze_twice(node: ir.Node, rw: Rewriter) -> bool:
+    """Squeeze(Squeeze(x)) → Squeeze(x)."""
+    return _merge_axes(node, rw, "Squeeze")
+
+
+def _merge_axes(node: ir.Node, rw: Rewriter, op_type: str) -> bool:
+    first = rw.producer(node.inputs[0], op_type)
+    if first is None or first.inputs[0] is None or first.inputs[0].shape is None:
+        return False
+    axes, inner_axes, rank = rw.view(node).ints("axes"), rw.view(first).ints("axes"), len(first.inputs[0].shape)
+    if not isinstance(axes, tuple) or not isinstance(inner_axes, tuple):
+        return False
+    if op_type == "Unsqueeze":
+        middle = rank + len(inner_axes)
+        whole = middle + len(axes)
+        added = {axis % whole for axis in axes}
+        places = [i for i in range(whole) if i not in added]  # where each dim of the middle value ends up
+        merged = sorted(added | {places[axis % middle] for axis in inner_axes})
+    else:
+        kept = [i for i in range(rank) if i not in {axis % rank for axis in inner_axes}]
+        merged = sorted({axis % rank for axis in inner_axes} | {kept[axis % len(kept)] for axis in axes})
+    fused = rw.op(op_type, first.inputs[0], at=node, axes=merged)
+    rw.replace(node, fused.outputs[0])
+    return True
+
+
+def transpose_twice(node: ir.Node, rw: Rewriter) -> bool:
+    """Transpose(Transpose(x)) → Transpose(x), or x."""
+    inner = rw.producer(node.inputs[0], "Transpose")
+    if inner is None or inner.inputs[0] is None:
+        return False
+    perms = [_perm(each, rw) for each in (inner, node)]
+    if perms[0] is None or perms[1] is None:
+        return False
+    perm = [perms[0][i] for i in perms[1]]
+    source, out = inner.inputs[0], node.outputs[0]
+    if perm == sorted(perm) and rw.can_replace(out, source):
+        rw.replace(node, source)
+        return True
+    fused = rw.op("Transpose", source, at=node, perm=perm)
+    rw.replace(node, fused.outputs[0])
+    return True
+
+
+def _perm(node: ir.Node, rw: Rewriter) -> list[int] | None:
+    perm = rw.view(node).attr("perm")
+    if perm is RUNTIME:
+        return None
+    if perm is not None:
+        return list(perm)
+    source = node.inputs[0]
+    return None if source is None or source.shape is None else list(range(len(source.shape)))[::-1]
+
+
+# ---- reductions
+
+_REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2")
+
+
+def reduction_drops_dims(node: ir.Node, rw: Rewriter) -> bool:
+    """Reshape or Squeeze of a reduction that kept its dims of size 1, to its shape without them → keepdims=0."""
+    return _change_keepdims(node, rw, 1)
+
+
+def reduction_keeps_dims(node: ir.Node, rw: Rewriter) -> bool:
+    """Reshape or Unsqueeze of a reduction that dropped its dims, to its shape with them → keepdims=1."""
+    return _change_keepdims(node, rw, 0)
+
+
+def _change_keepdims(node: ir.Node, rw: Rewriter, keepdims: int) -> bool:
+    total, out = node.inputs[0], node.outputs[0]
+    reduction = total.producer() if total is not None else None
+    if total is None or reduction is None or reduction.op_type not in _REDUCTIONS or not rw.is_standard(reduction):
+        return False
+    source, view = reduction.inputs[0], rw.view(reduction)
+    if len(total.uses()) > 1 or total.is_graph_output() or source is None or source.shape is None:
+        return False
+    axes = view.ints("axes")
+    if view.attr("keepdims") != keepdims or axes is RUNTIME or reduction.graph is not node.graph:
+        return False
+    rank = len(source.shape)
+    if not axes:
+        if "noop_with_empty_axes" in reduction.attributes:
+            return False
+        axes = tuple(range(rank))
+    dropped = {axis % rank for axis in axes}
+    if keepdims:
+        expected: list[int | ir.SymbolicDim] = [dim for i, dim in enumerate(source.shape) if i not in dropped]
+    else:
+        expected = [1 if i in dropped else dim for i, dim in enumerate(source.shape)]
+    if out.shape is None or not same_dims(ir.Shape(expected), out.shape):
+        return False
+    kept = [attr for name, attr in reduction.attributes.items() if name != "keepdims"]
+    fused = rw.op(reduction.op_type, *reduction.inputs, at=node, attributes=kept, keepdims=1 - keepdims)
+    for key, text in reduction.metadata_props.items():
+        fused.metadata_props.setdefault(key, text)
+    rw.replace(node, fused.outputs[0])
+    return True
+
+
+_BOTH: list[Rule] = [view_and_back, reduction_drops_dims, reduction_keeps_dims]
+RULES: dict[str, list[Rule]] = {
+    "Reshape": [*_BOTH, reshape_of_view],
+    "Squeeze": [*_BOTH, squeeze_twice, view_of_view],
+    "Unsqueeze": [*_BOTH, unsqueeze_twice, view_of_view],
+    "Flatten": [view_and_back, view_of_view],
+    "Transpose": [transpose_twice],
+}

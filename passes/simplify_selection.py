@@ -1,0 +1,101 @@
+"""simplify-selection: Where, Gather and Scatter that are known to choose everything, nothing, or in order."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from . import uniform
+from .dims import same_dims
+from .rewriter import Rewriter
+from .rules import Rule, apply_rules
+from .view import constant
+
+
+@dataclasses.dataclass(frozen=True)
+class SimplifySelection:
+    """Remove a Where with a known condition or equal branches, and a Gather or ScatterND of every row in order.
+
+    before:  m ─ Not ─ Where(·, a, b) ─ y     w[4,8] ─ Gather([0,1,2,3]) ─ z     0[4,8] ─ ScatterND([0..3], g, add) ─ d
+    after:   m ─ Where(·, b, a) ─ y           w ────────────────────────── z     g ──────────────────────────────── d
+
+    Every value is kept. (0 + g counts as g, as in eliminate-identity.)
+    """
+
+    name: ClassVar[str] = "simplify-selection"
+
+    def run(self, rw: Rewriter) -> None:
+        apply_rules(rw, RULES)
+
+
+def _forward(node: ir.Node, value: ir.Value | None, rw: Rewriter) -> bool:
+    """Let readers of the node read `value`, if it has the type and shape of the result."""
+    out = node.outputs[0]
+    if value is None or value.dtype is None or value.dtype != out.dtype or not same_dims(value.shape, out.shape):
+        return False
+    if not rw.can_replace(out, value):
+        return rw.reject("simplify-selection", "a graph output keeps its own value")
+    rw.replace(node, value)
+    return True
+
+
+def where_not(node: ir.Node, rw: Rewriter) -> bool:
+    """Where(Not(c), a, b) → Where(c, b, a)."""
+    inverse = rw.producer(node.inputs[0], "Not")
+    if inverse is None:
+        return False
+    swapped = rw.op("Where", inverse.inputs[0], node.inputs[2], node.inputs[1], at=node)
+    rw.replace(node, swapped.outputs[0])
+    return True
+
+
+def where_decided(node: ir.Node, rw: Rewriter) -> bool:
+    """Where with a condition that is true, or false, everywhere → that operand; Where(c, a, a) → a."""
+    condition, yes, no = node.inputs
+    if yes is no:
+        return _forward(node, yes, rw)
+    known = uniform.value(condition, rw)
+    return known is not None and _forward(node, yes if known else no, rw)
+
+
+def _all_rows(indices: ir.Value | None, rows: object) -> bool:
+    """Whether the constant is 0, 1, … rows − 1."""
+    known = constant(indices)
+    if known is None or not isinstance(rows, int) or known.size != rows or rows == 0:
+        return False
+    return bool(np.array_equal(known.reshape(-1), np.arange(rows)))
+
+
+def gather_in_order(node: ir.Node, rw: Rewriter) -> bool:
+    """Gather of every row in order → what is gathered from."""
+    data = node.inputs[0]
+    if data is None or data.shape is None or not data.shape:
+        return False
+    axis = rw.view(node).attr("axis")
+    if not isinstance(axis, int) or not _all_rows(node.inputs[1], data.shape[axis]):
+        return False
+    return _forward(node, data, rw)
+
+
+def scatter_in_order(node: ir.Node, rw: Rewriter) -> bool:
+    """ScatterND over every row in order → the updates; with reduction=add, onto zeros only."""
+    data, indices, updates = node.inputs[:3]
+    if data is None or data.shape is None or indices is None or indices.shape is None:
+        return False
+    if not data.shape or len(indices.shape) != 2 or indices.shape[1] != 1 or not _all_rows(indices, data.shape[0]):
+        return False
+    reduction = rw.view(node).attr("reduction") if (rw.opset(node) or 0) >= 16 else "none"
+    known = uniform.value(data, rw)
+    if reduction != "none" and not (reduction == "add" and known is not None and known == 0):
+        return False
+    return _forward(node, updates, rw)
+
+
+RULES: dict[str, list[Rule]] = {
+    "Where": [where_not, where_decided],
+    "Gather": [gather_in_order],
+    "ScatterND": [scatter_in_order],
+}

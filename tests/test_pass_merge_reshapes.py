@@ -1,0 +1,103 @@
+"""merge-reshapes: chains of views and transposes, and reductions that keep or drop their dims."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from support import HEADER, assert_same_numbers, assert_stays, model, ops, run_passes
+
+PASSES = ("merge-reshapes", "eliminate-dead-code")
+AXES = """a0 = Constant <value = int64[1] {0}> () a1 = Constant <value = int64[1] {1}> ()
+    two = Constant <value = int64[1] {2}> () ten = Constant <value = int64[1] {10}> () """
+
+
+def nodes(proto: onnx.ModelProto) -> list[str]:
+    """Operator, tensor that is read, and attributes of every node."""
+    found = [n for n in proto.graph.node if n.op_type != "Constant"]
+    return [f"{n.op_type} {n.input[0]} {[onnx.helper.printable_attribute(a) for a in n.attribute]}" for n in found]
+
+
+CHAINS = {
+    "transposes": ("float[2,3] x", "float[2,3] y", "t = Transpose(x) u = Transpose(t) y = Neg(u)", "y = Neg(x)"),
+    "permutations": (
+        *("float[2,3,4] x", "float[3,4,2] y"),
+        "t = Transpose <perm = [2,0,1]> (x) y = Transpose <perm = [2,0,1]> (t)",
+        "y = Transpose <perm = [1,2,0]> (x)",
+    ),
+    "unsqueezes": ("float[3] x", "float[1,3,1] y", "t = Unsqueeze(x, a1) y = Unsqueeze(t, a0)", "y = Unsqueeze(x, a0)"),
+    "squeezes": ("float[1,1,3] x", "float[3] y", "t = Squeeze(x, a0) y = Squeeze(t, a0)", "y = Squeeze(x, a0)"),
+    "reshape": ("float[2,5] x", "float[10] y", "t = Unsqueeze(x, a0) y = Reshape(t, ten)", "y = Reshape(x, ten)"),
+    "mixed": (
+        *("float[10] x", "float[1,10,1] y"),
+        "t = Unsqueeze(x, a1) u = Reshape(t, ten) v = Unsqueeze(u, a0) y = Unsqueeze(v, two)",
+        "y = Unsqueeze(x, a0)",
+    ),
+    "and back": ("float[2,N] x", "float[2,N] y", "t = Unsqueeze(x, a0) u = Squeeze(t, a0) y = Neg(u)", "y = Neg(x)"),
+    "dropped dims": (
+        *("float[4,10] x", "float[10] y", "s = ReduceSum(x, a0) y = Reshape(s, ten)"),
+        "y = ReduceSum <keepdims = 0> (x, a0)",
+    ),
+    "kept dims": (
+        *("float[4,10] x", "float[1,10] y", "s = ReduceSum <keepdims = 0> (x, a0) y = Unsqueeze(s, a0)"),
+        "y = ReduceSum(x, a0)",
+    ),
+    "axes as attribute": (
+        *("float[N,10] x", "float[N] y", "s = ReduceMax <axes = [1]> (x) y = Squeeze(s, a1)"),
+        "y = ReduceMax <axes = [1], keepdims = 0> (x)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "result", "before", "after"), CHAINS.values(), ids=list(CHAINS))
+def test_a_chain_becomes_one_node(given: str, result: str, before: str, after: str) -> None:
+    text = f"agraph ({given}) => ({result}) {{ {AXES} {before} }}"
+    compiled = run_passes(text, *PASSES)
+    expected = onnx.parser.parse_model(f"{HEADER} agraph ({given}) => ({result}) {{ {AXES} {after} }}")
+    assert nodes(compiled) == nodes(expected)
+    assert_same_numbers(model(text), compiled)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "(float[4,10] x) => (float[4,1] s, float[4] y) { s = ReduceMax <axes = [1]> (x) y = Squeeze(s, a1) }",
+        "(float[2,3] x) => (float[3,2] t, float[6] y) { t = Transpose(x) m = Constant <value = int64[1] {-1}> () "
+        "y = Reshape(t, m) }",  # a transpose moves elements
+        "(float[M,N] x) => (float[A,B,C] y) { z = Constant <value = int64[3] {0, 0, -1}> () t = Unsqueeze(x, a1) "
+        "y = Reshape(t, z) }",  # the target copies dims of the value in between
+    ],
+)
+def test_what_stays(graph: str) -> None:
+    signature, _, body = graph.partition("{")
+    assert_stays(f"agraph {signature} {{ a1 = Constant <value = int64[1] {{1}}> () {body}", "merge-reshapes")
+
+
+def test_a_view_that_is_also_an_output_stays_one() -> None:
+    text = (
+        f"agraph (float[2,5] x) => (float[1,2,5] t, float[10] y) {{ {AXES} t = Unsqueeze(x, a0) y = Reshape(t, ten) }}"
+    )
+    compiled = run_passes(text, *PASSES)
+    assert nodes(compiled) == ["Unsqueeze x []", "Reshape x []"]
+    assert_same_numbers(model(text), compiled)
+
+
+def test_a_reduction_is_not_moved_into_a_loop() -> None:
+    text = f"""agraph (float[4,10] x) => (float[10] y) {{ {AXES} n = Constant <value = int64 {{2}}> ()
+        c = Constant <value = bool {{1}}> () s = ReduceSum(x, a0)
+        z = Constant <value = float[10] {{0,0,0,0,0,0,0,0,0,0}}> ()
+        y = Loop (n, c, z) <body = b (int64 i, bool go, float[10] p) => (bool again, float[10] q) {{
+            again = Identity(go) r = Reshape(s, ten) q = Add(p, r) }}> }}"""
+    compiled = run_passes(text, *PASSES)
+    assert ops(compiled) == ["ReduceSum", "Loop"]
+    assert_same_numbers(model(text), compiled)
+
+
+def test_in_a_function() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+        agraph (float[2,3] x) => (float[2,3] y) { y = f.twice(x) }
+        <domain: "f", opset_import: ["" : 17]>
+        twice (a) => (b) { t = Transpose <perm = [1,0]> (a) u = Transpose <perm = [1,0]> (t) b = Neg(u) }"""
+    compiled = run_passes(text, *PASSES)
+    (function,) = compiled.functions
+    assert [node.op_type for node in function.node] == ["Neg"]
+    assert_same_numbers(model(text), compiled)

@@ -38,6 +38,9 @@ def silu(e: Emitter, node: Node, x: Arg) -> ir.Value:
 
 @rule(aten.hardsigmoid.default)
 def hardsigmoid(e: Emitter, node: Node, x: Arg) -> ir.Value:
+    if val(node).dtype == torch.float64:  # an attribute would be float32
+        line = e.op("Add", e.op("Div", e.tensor(x), e.scalar(6, torch.float64)), e.scalar(0.5, torch.float64))
+        return e.op("Clip", line, e.scalar(0, torch.float64), e.scalar(1, torch.float64))
     return e.op("HardSigmoid", e.tensor(x), alpha=1 / 6, beta=0.5)
 
 

@@ -167,6 +167,8 @@ class _Builder:
                 value = copies[-1].outputs[0]
             else:
                 value.name = self._unique(f"{value.name}_step")
+            if value.shape is not None:  # ONNX Runtime's Scan asks for one
+                value.meta[DECLARED_SHAPE] = value.shape
             results.append(value)
         return results, copies
 

@@ -219,22 +219,24 @@ class Builder:
         """Sum over what broadcasting repeated, so that the gradient of a broadcast operand has its dims."""
         if same_dims(gradient.shape, value.shape):
             return gradient
-        rank = self.rank(value)
-        full = [1] * (self.rank(gradient) - rank) + list(value.shape or ())
-        if all(isinstance(d, int) for d in full):
+        if value.shape is None or gradient.shape is None:
+            return self._sum_to_unknown(gradient, value)
+        rank = len(value.shape)
+        full = [1] * (len(gradient.shape) - rank) + list(value.shape)
+        if all(isinstance(d, int) for d in full) or self._only_symbols_kept(gradient, value):
             # Where the gradient's dim is not known, the value's says enough: 1 is summed over, anything else is equal.
-            axes = [i for i, (d, g) in enumerate(zip(full, gradient.shape or ())) if d == 1 and g != 1]
-            summed = self.sum(gradient, axes) if axes else gradient
-            return self.reshape(summed, value) if len(full) != rank else summed
-        if self._only_symbols_kept(gradient, value):
-            axes = [i for i, (d, g) in enumerate(zip(full, gradient.shape or ())) if d == 1 and g != 1]
+            axes = [i for i, (d, g) in enumerate(zip(full, gradient.shape)) if d == 1 and g != 1]
             return self.reshape(self.sum(gradient, axes) if axes else gradient, value)
-        dims = self.shape(value)
-        extra = len(full) - rank
-        padded = self.op("Concat", self.ints(*([1] * extra)), dims, axis=0) if extra else dims
-        ones = self.op("NonZero", self.op("Equal", padded, self.constant(np.int64(1))))
-        found = self.op("Reshape", ones, self.ints(-1))
-        summed = self.op("ReduceSum", gradient, found, keepdims=1, noop_with_empty_axes=1)
+        return self._sum_to_unknown(gradient, value)
+
+    def _sum_to_unknown(self, gradient: ir.Value, value: ir.Value) -> ir.Value:
+        """Over the axes that the value lacks or has as 1, found when the model runs."""
+        dims = self.op("Shape", value)
+        extra = self.op("Sub", self.op("Shape", self.op("Shape", gradient)), self.op("Shape", dims))
+        ones = self.op("ConstantOfShape", extra, value=ir.tensor(np.array([1], np.int64)))
+        is_one = self.op("Equal", self.op("Concat", ones, dims, axis=0), self.constant(np.int64(1)))
+        axes = self.op("Reshape", self.op("NonZero", is_one), self.ints(-1))
+        summed = self.op("ReduceSum", gradient, axes, keepdims=1, noop_with_empty_axes=1)
         return _shaped(self.op("Reshape", summed, dims), value)
 
     @staticmethod

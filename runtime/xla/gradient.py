@@ -23,6 +23,15 @@ from .to_onnx.dims import Dims
 from .to_onnx.translate import NoOnnxForm, Translator
 from .weights import Weights
 
+# What jax raises for a program without a derivative, and lowering rules for symbolic sizes.
+_NOT_DIFFERENTIABLE = (
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    NotImplementedError,
+    jax.errors.InconclusiveDimensionOperation,
+)
+
 
 class XlaNodeGradient:
     """Implements `pfvm.compiler.grad.backward.NodeGradient` for the nodes of one model."""
@@ -43,19 +52,19 @@ class XlaNodeGradient:
             )
         others = [v for v in reads(node) if v not in wanted and self._weights.inline(v) is None and v.name]
         symbols = _Symbols(node)
-        structs = [[symbols.struct(v) for v in group] for group in (wanted, others, gradients)]
+        given, rest = ([symbols.struct(v) for v in group] for group in (wanted, others))
 
-        def pulled(given: list[Any], rest: list[Any], cotangents: list[Any]) -> Any:
-            def forward(*inputs: Any) -> list[Any]:
-                env = {**dict(zip(others, rest)), **dict(zip(wanted, inputs))}
-                return self._evaluate(node, env, list(gradients))
+        def forward(inputs: list[Any], constants: list[Any]) -> list[Any]:
+            env = {**dict(zip(others, constants)), **dict(zip(wanted, inputs))}
+            return self._evaluate(node, env, list(gradients))
 
-            _, pull = jax.vjp(forward, *given)
+        def pulled(inputs: list[Any], constants: list[Any], cotangents: list[Any]) -> Any:
+            _, pull = jax.vjp(lambda *x: forward(list(x), constants), *inputs)
             return pull(cotangents)
 
         try:
             with jax.enable_x64(True):
-                closed = jax.make_jaxpr(pulled)(*structs)
+                closed = jax.make_jaxpr(pulled)(given, rest, jax.eval_shape(forward, given, rest))
                 operands = [*wanted, *others, *gradients.values()]
                 found = Translator(b, Dims(b, symbols.sources)).run(closed.jaxpr, closed.consts, operands)
         except NoOnnxForm as error:
@@ -67,7 +76,7 @@ class XlaNodeGradient:
             ) from error
         except PfvmError:
             raise
-        except Exception as error:  # jax raises its own types, and lowering rules what they like on symbolic sizes
+        except _NOT_DIFFERENTIABLE as error:
             reason = f"{type(error).__name__}: {error}".strip().split("\n")[0]
             advice = "; fix the inputs' shapes with --shape" if symbols.sources else ""
             raise UnsupportedOpError(f"{describe_node(node)} has no derivative here ({reason}){advice}") from error

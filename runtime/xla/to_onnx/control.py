@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from pfvm.compiler.importer import DECLARED_SHAPE
 from pfvm.passes.view import constant
 
 from .translate import NoOnnxForm, Translator, dtype_of, lowers, shape_of
@@ -24,7 +25,17 @@ def _call(t: Translator, eqn: Any, *operands: ir.Value) -> list[ir.Value]:
 
 
 def _formals(t: Translator, variables: Sequence[Any], hint: str) -> list[ir.Value]:
-    return [t.b.input(f"{hint}_in", dtype_of(v.aval), list(shape_of(v.aval))) for v in variables]  # type: ignore[arg-type]
+    made = [t.b.input(f"{hint}_in", dtype_of(v.aval), list(shape_of(v.aval))) for v in variables]  # type: ignore[arg-type]
+    for value in made:
+        _declare(value)
+    return made
+
+
+def _declare(value: ir.Value) -> None:
+    """Say the shape in the file even where inference will not find it: ONNX Runtime's Scan asks for one."""
+    if value.shape is not None:
+        dims = [d if isinstance(d, int) else ir.SymbolicDim(None) for d in value.shape]
+        value.meta[DECLARED_SHAPE] = ir.Shape(dims)
 
 
 def _close(t: Translator, graph: ir.Graph, results: Sequence[ir.Value]) -> None:
@@ -34,6 +45,7 @@ def _close(t: Translator, graph: ir.Graph, results: Sequence[ir.Value]) -> None:
     for value in results:
         final = value if value in own and value not in seen else t.b.op("Identity", value)
         final.type, final.shape = value.type, value.shape
+        _declare(final)
         seen.add(final)
         graph.outputs.append(final)
 

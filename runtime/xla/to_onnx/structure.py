@@ -152,3 +152,11 @@ def _unstack(t: Translator, eqn: Any, x: ir.Value) -> list[ir.Value]:
     ones = t.b.ints(*[1] * len(eqn.outvars))
     parts = t.b.ops(len(eqn.outvars), "Split", x, ones, axis=axis) if len(eqn.outvars) > 1 else (x,)
     return [t.b.op("Squeeze", part, t.b.ints(axis)) for part in parts]
+
+
+@lowers("empty", "empty2")
+def _empty(t: Translator, eqn: Any, *_: ir.Value) -> ir.Value:
+    """What a branch that is not taken leaves behind; nothing reads its elements."""
+    aval = eqn.outvars[0].aval
+    zero = ir.tensor(np.zeros(1, aval.dtype))
+    return t.b.op("ConstantOfShape", t.dims.vector(aval.shape), value=zero)

@@ -55,3 +55,23 @@ def test_the_library_multiplies_bytes_and_reduces() -> None:
         jaxpr = jax.make_jaxpr(function)(jnp.ones((8, 8))).jaxpr
         (setting,) = fusion._setting(jaxpr, "auto").values()
         assert setting == (f"LIBRARY_FUSION_TYPE_{kinds}" if kinds else "")
+
+
+def test_the_library_multiplies_in_training_steps() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(256, 256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    x = torch.ones(64, 256)
+    for function, products in ((step, True), (lambda x: model(x), False)):
+        compiled = pfvm.compile(function, x, device="xla:cpu")
+        compiled(x)
+        lines = compiled.executable.hlo()[0].splitlines()
+        assert any("__ynn_fusion" in line and "dot_general" in line for line in lines) == products

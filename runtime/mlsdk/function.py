@@ -32,6 +32,7 @@ class CompiledFunction:
         self._compiled: Compiled | None = compiled
         self._automap = automap
         self._optimizers = optimizers
+        self._keys = () if automap else tuple(self.exported.inputs.spec.children()[0].context)
         state = set(self.exported.states) | set(self.exported.numbers)
         self.input_specs: dict[str, IOSpec] = {
             spec.name: io_spec(spec) for spec in compiled.executable.inputs if spec.name not in state
@@ -62,14 +63,15 @@ class CompiledFunction:
                 args = (self._dict(args, kwargs),)
                 kwargs = {}
             results = self.compiled(*args, **kwargs)
+            if type(results) is dict and all(type(v) is torch.Tensor for v in results.values()):
+                return {name: as_proxy(v) for name, v in results.items()}  # the usual case: pytrees cost more than it
             return pytree.tree_map_only(torch.Tensor, as_proxy, results)
 
     def _dict(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if len(args) != 1 or kwargs or not isinstance(args[0], Mapping):
             raise InputError(f"{self.name} takes one dict from input names to tensors, not {short(args)}")
         given = take_extra_inputs(args[0], self._optimizers) if self._optimizers else args[0]
-        (spec,) = self.exported.inputs.spec.children()
-        return {name: value for name, value in given.items() if name in spec.context}
+        return {name: given[name] for name in self._keys if name in given}
 
     def allocate_input_proxy(self) -> dict[str, TensorProxy]:
         """Zeros for each input, to be set by `load_from` and handed over at calls. Not for compile_automap."""

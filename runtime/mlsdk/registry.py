@@ -18,6 +18,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
+        self._names: dict[int, str] = {}  # of the tensors above, which stay alive
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
 
     def register(self, name: str, item: torch.nn.Module | torch.optim.Optimizer) -> None:
@@ -47,6 +48,7 @@ class Registry:
                 f"another tensor of this context is named {name!r}; give each model a prefix of its own in "
                 "set_tensor_name_in_module"
             )
+        self._names.setdefault(id(tensor), name)
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Register a named optimizer."""
@@ -57,9 +59,8 @@ class Registry:
             raise OptionError(f"another optimizer of this context is named {name!r}; give each a prefix of its own")
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
-        """The name under which this very tensor is registered."""
-        name = get_tensor_name(tensor)
-        return name if name is not None and self.tensors.get(name) is tensor else None
+        """The name under which this very tensor was registered first."""
+        return self._names.get(id(tensor))
 
 
 def _what(item: object) -> str:

@@ -27,7 +27,7 @@ from pfvm.compiler.driver import CompileResult
 from pfvm.compiler.exporter import write_text
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.signature import StateEntry, read_manifest
-from pfvm.errors import InvalidModelError
+from pfvm.errors import InvalidModelError, StaleWeightError
 from pfvm.runtime.compiled import CompiledFunction as Compiled
 from pfvm.runtime.device import Device, load_executable
 
@@ -147,7 +147,7 @@ class _Live:
         if name in self._known:
             return self._known[name]
         if name in self._known_tensors:
-            return self._known_tensors[name]
+            return _fitting(self._known_tensors[name], entry, to_torch(value))
         is_number = entry.kind in ("hyperparameter", "optimizer") and value.ndim == 0 and value.dtype in (float, int)
         own: Any = value.item() if is_number else to_torch(value)
         made = None if name is None or entry.kind != "optimizer" else self._to_be_made(name, own)
@@ -162,6 +162,16 @@ class _Live:
             if any(parameter is p for group in optimizer.param_groups for p in group["params"]):
                 return new_entry(optimizer, parameter, owner, key, value, is_initial=True)
         return None
+
+
+def _fitting(live: ReachedTensor, entry: StateEntry, stored_value: torch.Tensor) -> ReachedTensor:
+    now, then = live.tensor, stored_value
+    if now.shape != then.shape or now.dtype != then.dtype:
+        raise StaleWeightError(
+            f"{live.name!r} is {now.dtype} {list(now.shape)} here, and {then.dtype} {list(then.shape)} in the folder "
+            f"(as {entry.name!r}); compile again"
+        )
+    return live
 
 
 def _constant(value: Any) -> Place:

@@ -151,7 +151,8 @@ def cases() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("net", "x", "classes", "devices", "dynamic"), [pytest.param(*c[1:], id=c[0]) for c in cases()]
+    ("net", "x", "classes", "devices", "dynamic"),
+    [pytest.param(*c[1:], id=c[0], marks=() if c[0] in ("mlp", "block") else pytest.mark.slow) for c in cases()],
 )
 def test_the_gradients_are_those_of_pytorch(
     net: nn.Module, x: torch.Tensor, classes: int | None, devices: tuple[str, ...], dynamic: dict[int, str] | None
@@ -205,7 +206,8 @@ def test_the_step_is_an_ordinary_model_with_a_manifest(tmp_path: Path) -> None:
     assert state["0.weight.exp_avg"] == ("optimizer", "0.weight.exp_avg.new")
     assert state["lr"] == ("hyperparameter", None) and state["step"] == ("hyperparameter", "step.new")
     assert [v.name for v in step.graph.output][:2] == ["loss", "y"]
-    assert {node.domain for node in step.graph.node} == {""}
+    local = {(f.domain, f.name) for f in step.functions}  # other operators are calls of functions in the file
+    assert all(not node.domain or (node.domain, node.op_type) in local for node in step.graph.node)
 
     feeds = {"x": x.numpy(), "target": np.arange(7) % 3}
     session = onnxruntime.InferenceSession(step.SerializeToString(), providers=["CPUExecutionProvider"])

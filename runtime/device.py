@@ -1,4 +1,4 @@
-"""Device strings ("pfvm:cpu", "xla:tpu@v5e:1x1") and the backend behind each."""
+"""Devices and the strings that name them ("pfvm:cpu", "xla:tpu@v5e:1x1")."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from pfvm.errors import (
     did_you_mean,
     short,
 )
+
+from .backends import BACKENDS, Backend, Operator
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -143,8 +145,9 @@ def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **option
     """
     device = parse_device(device)
     device.require()
+    backend = BACKENDS[device.backend]
     try:
-        return _load(model, device, options)
+        return backend.load(model, device.name, device.platform, _checked(device, backend, options))
     except UnsupportedOpError as error:
         advice = _elsewhere(model, device)
         if not advice or all(name in str(error) for name in advice):
@@ -162,51 +165,30 @@ def _elsewhere(model: ir.Model, device: Device) -> list[str]:
     return [d.name for d in others if needed <= device_ops(d).keys() | {("", "Constant")}]
 
 
-def _load(model: ir.Model, device: Device, options: dict[str, Any]) -> Executable:
-    if device.backend == "xla":
-        from .xla.executable import XlaExecutable
-
-        _refuse_unknown(device, options, ("max_compilations", "allow_host", "cut_shapes", "bucket", "fusion"))
-        return XlaExecutable(model, platform=device.platform, **options)
-    from .image_decoding import load_ort
-
-    _refuse_unknown(device, options, ("threads", "custom_ops_library", "optimize", "integer_kernels", "spinning"))
-    return load_ort(model, device=device.name, **options)
-
-
-def device_ops(device: Device) -> dict[tuple[str, str], tuple[int, ...]]:
+def device_ops(device: Device) -> dict[Operator, tuple[int, ...]]:
     """(domain, operator) → the opset versions from which the device has a kernel or a lowering of its own.
 
     Domain "" is ai.onnx. A GPU has those of the CPU: they are lowered for both, or ONNX Runtime falls back to the CPU.
     Raises NotBuiltError and MissingExtraError.
     """
     (_BY_NAME[f"{device.backend}:cpu"] if device.platform == "cuda" else device).require()
-    if device.backend == "xla":
-        from .xla.registry import supported_ops as xla_ops
-
-        return xla_ops()
-    from .image_decoding import OPS
-    from .ort import supported_ops as ort_ops
-
-    return dict(sorted({**ort_ops(), **OPS}.items()))
+    return BACKENDS[device.backend].ops()
 
 
-def host_ops(device: Device) -> dict[tuple[str, str], str]:
+def host_ops(device: Device) -> dict[Operator, str]:
     """(domain, operator) → why it runs in a host segment: operators that the device itself has no program for."""
-    if device.backend != "xla" or device.platform == "tpu":
+    if device.platform == "tpu":  # there a cut is an error
         return {}
-    from .xla.host_nodes import host_ops
-
-    own = device_ops(device)
-    return {op: why for op, why in host_ops().items() if op not in own}
+    return BACKENDS[device.backend].host_ops()
 
 
-def _refuse_unknown(device: Device, options: dict[str, Any], known: tuple[str, ...]) -> None:
-    """None means "not given", so that the command line can pass all its flags."""
-    for name in [n for n, value in options.items() if value is None]:
-        del options[name]
-    for name in options:
-        if name not in known:
-            have = ", ".join(known) or "none"
-            near = did_you_mean(name, known)
-            raise OptionError(f"device {device.name} has no option {name!r}{near}; its options: {have}")
+def _checked(device: Device, backend: Backend, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that are given. None means "not given", so that the command line can pass all its flags."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in backend.options:
+            near = did_you_mean(name, backend.options)
+            raise OptionError(
+                f"device {device.name} has no option {name!r}{near}; its options: {', '.join(backend.options)}"
+            )
+    return given

@@ -1,0 +1,75 @@
+"""The engines behind the devices: what each takes as options, how it loads a model, and which operators it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from .executable import Executable
+
+Operator = tuple[str, str]  # (domain, name); domain "" is ai.onnx
+
+
+class Backend(NamedTuple):
+    """One engine. Its modules are imported when one of these functions is called.
+
+    load: (model, device name, platform, options) → executable; platform is "cpu", "cuda" or "tpu". ops: the operators
+    that it has, with the opset versions from which it does. host_ops: those that it leaves to ONNX Runtime, and why.
+    """
+
+    options: tuple[str, ...]
+    load: Callable[[ir.Model, str, str, dict[str, Any]], Executable]
+    ops: Callable[[], dict[Operator, tuple[int, ...]]]
+    host_ops: Callable[[], dict[Operator, str]]
+
+
+def _load_ort(model: ir.Model, name: str, platform: str, options: dict[str, Any]) -> Executable:
+    from .image_decoding import load_ort
+
+    return load_ort(model, device=name, **options)
+
+
+def _ort_ops() -> dict[Operator, tuple[int, ...]]:
+    from .image_decoding import OPS
+    from .ort import supported_ops
+
+    return dict(sorted({**supported_ops(), **OPS}.items()))
+
+
+def _load_xla(model: ir.Model, name: str, platform: str, options: dict[str, Any]) -> Executable:
+    from .xla.executable import XlaExecutable
+
+    return XlaExecutable(model, platform=platform, **options)
+
+
+def _xla_ops() -> dict[Operator, tuple[int, ...]]:
+    from .xla.registry import supported_ops
+
+    return supported_ops()
+
+
+def _xla_host_ops() -> dict[Operator, str]:
+    from .xla.host_nodes import host_ops
+
+    own = _xla_ops()
+    return {op: why for op, why in host_ops().items() if op not in own}
+
+
+# By `Device.backend`.
+BACKENDS = {
+    "pfvm": Backend(
+        options=("threads", "custom_ops_library", "optimize", "integer_kernels", "spinning"),
+        load=_load_ort,
+        ops=_ort_ops,
+        host_ops=dict,
+    ),
+    "xla": Backend(
+        options=("max_compilations", "allow_host", "cut_shapes", "bucket", "fusion"),
+        load=_load_xla,
+        ops=_xla_ops,
+        host_ops=_xla_host_ops,
+    ),
+}

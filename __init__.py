@@ -18,6 +18,7 @@ _HOME = {
     "epoch": "pfvm.runtime.epoch",
     "export": "pfvm.compiler.capture.export",
     "lint": "pfvm.compiler.capture.lint",
+    "Context": "pfvm.runtime.mlsdk.context",
     "CompiledFunction": "pfvm.runtime.compiled",
     "Options": "pfvm.compiler.options",
     "PfvmError": "pfvm.errors",
@@ -28,6 +29,7 @@ _SUBPACKAGES = ("compiler", "errors", "passes", "runtime", "tools")
 
 __all__ = [
     "CompiledFunction",
+    "Context",
     "Options",
     "PfvmError",
     "compile",
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from pfvm.runtime.device import devices
     from pfvm.runtime.epoch import epoch
     from pfvm.runtime.grad import grad
+    from pfvm.runtime.mlsdk.context import Context
 
 
 def __getattr__(name: str) -> Any:

@@ -120,3 +120,10 @@ def test_demo(tmp_path: pathlib.Path) -> None:
     assert [device for device, *_ in counts] == ["torch", "pfvm:cpu", "xla:cpu"]
     assert len({count for _, count, _ in counts}) == 1
     assert op_types(tmp_path / "xla_cpu" / "pfvm.onnx") == COMPILED
+
+
+def test_the_program_in_mlsdk_style(tmp_path: pathlib.Path, idx_folder: pathlib.Path) -> None:
+    out = run("mnist_mlsdk.py", "--outdir", tmp_path, "--data", idx_folder, "--epochs", 3)
+    found = re.search(r"pfvm:cpu: (\d+) of 250 right", out)
+    assert found and int(found[1]) > 200
+    assert {"checkpoint.pt", "trace.pb", "train_step", "eval_step"} == {p.name for p in tmp_path.iterdir()}

@@ -15,6 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import pfvm  # noqa: E402
 from pfvm.errors import NotBuiltError, OptionError  # noqa: E402
 from pfvm.runtime import mlsdk  # noqa: E402
 from pfvm.runtime.mlsdk import Context, MNDevice, names  # noqa: E402
@@ -149,8 +150,9 @@ def test_boards_are_not_built_yet(device: str) -> None:
 def test_unknown_devices_and_unbuilt_helpers() -> None:
     with pytest.raises(OptionError, match="known devices"):
         MNDevice("mncore2:9")
-    with pytest.raises(OptionError, match="Context takes an MNDevice"):
-        Context("pfvm:cpu")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="a device is a string"):
+        Context(3)  # type: ignore[arg-type]
+    assert repr(pfvm.Context("pfvm:cpu")) == "Context(MNDevice('pfvm:cpu'))"
     with pytest.raises(NotBuiltError, match=r"mlsdk.experimental.llm"):
         importlib.import_module("pfvm.runtime.mlsdk.experimental.llm.kv_cache")
 

@@ -41,10 +41,8 @@ class Context:
 
     current: Context | None = None
 
-    def __init__(self, device: MNDevice) -> None:
-        if not isinstance(device, MNDevice):
-            raise OptionError(f"Context takes an MNDevice, as in Context(MNDevice('pfvm:cpu')), not {short(device)}")
-        self.device = device
+    def __init__(self, device: MNDevice | str) -> None:
+        self.device = device if isinstance(device, MNDevice) else MNDevice(device)
         self.registry = Registry()
         self._functions: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 

@@ -50,6 +50,18 @@ def test_every_obstacle_is_listed_with_its_line() -> None:
     assert torch.equal(X, before)
 
 
+def test_writes_to_inputs_and_control_flow_ops_are_listed() -> None:
+    def function(x: Any) -> Any:
+        x.mul_(2)
+        y = x * x.max().item()
+        return torch.cond(y.sum() > 0, lambda t: t + 1, lambda t: t - 1, (y,))
+
+    findings = pfvm.lint(function, X)
+    assert [f.where for f in findings] == lines(function, "x.mul_", "x.max()", "torch.cond")
+    assert "input 'x' is changed in place" in findings[0].text
+    assert "cond is not captured yet; write torch.where" in findings[2].text
+
+
 def test_what_is_captured_has_no_findings() -> None:
     model = Mlp()
     step = make_step(model, torch.optim.Adam(model.parameters()))

@@ -75,14 +75,19 @@ def _take_writes(
         index = placeholders[target]
         if index < input_count:
             source = _first_write(original, original.graph.find_nodes(op="placeholder")[index])
-            raise CaptureError(
-                f"{source}: input {names[index]!r} is changed in place, which the caller of a compiled function would "
-                "not see; work on a copy (x = x.clone()) or write x = x + 1 in place of x += 1"
-            )
+            raise CaptureError(f"{source}: {changed_in_place(names[index])}")
         written[index - input_count] = node.args[1]
         node.replace_all_uses_with(node.args[1])
         functional.graph.erase_node(node)
     return written
+
+
+def changed_in_place(name: str) -> str:
+    """What is wrong with a write to an input."""
+    return (
+        f"input {name!r} is changed in place, which the caller of a compiled function would not see; work on a copy "
+        "(x = x.clone()) or write x = x + 1 in place of x += 1"
+    )
 
 
 def _first_write(graph: torch.fx.GraphModule, placeholder: torch.fx.Node) -> str:

@@ -27,11 +27,12 @@ from .decompose import DECOMPOSITIONS
 from .dtypes import to_torch
 from .export import capture
 from .fake_swap import SWAP_LOCK, fake_swap
+from .functional import changed_in_place
 from .random import RandomStreams
 from .reach import Reach, walk
 from .run import DATA_DEPENDENT, DYNAMIC_SHAPE
 from .settings import tracing_settings, untouched
-from .source import in_optimizer, origin
+from .source import higher_order, in_optimizer, origin
 from .structure import argument_names, arguments, describe
 
 _READ_NUMBER = torch.ops.aten._local_scalar_dense.default
@@ -55,6 +56,8 @@ def lint(
     fn: Callable[..., Any], sample: Any, *, dynamic: Mapping[str, Mapping[int, str]] | None = None
 ) -> list[Finding]:
     """What of `fn` cannot be captured, in the order in which it runs; nothing where it can.
+
+    One path through the function is looked at: where Python asks for a value, the answer is 1, or True.
 
     The arguments are those of `pfvm.export`. No kernel runs, and nothing of the caller's changes.
     """
@@ -105,13 +108,18 @@ def _run_through(fn: Callable[..., Any], sample: Any, found: _Findings) -> None:
             mode,
             optimizers.traced_optimizers(reach, []),
             _Reads(reach, found),
-            _Ops(reach, found, mode),
+            _Ops(reach, found, mode) as ops,
         ):
-            fakes = [
-                torch.empty_strided(s.size(), s.stride(), dtype=s.dtype).requires_grad_(s.requires_grad)
-                for s in samples
-            ]
-            fn(*inputs.pack(dict(zip(inputs.tensor_names, fakes))))
+            fakes = {
+                name: torch.empty_strided(s.size(), s.stride(), dtype=s.dtype).requires_grad_(s.requires_grad)
+                for name, s in zip(inputs.tensor_names, samples)
+            }
+            ops.inputs = {_memory(fake): name for name, fake in fakes.items()}
+            fn(*inputs.pack(fakes))
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 class _Reads(TorchFunctionMode):
@@ -132,12 +140,16 @@ class _Reads(TorchFunctionMode):
 
 
 class _Ops(TorchDispatchMode):
-    """Ops that read a value, have a shape that depends on values, draw numbers in an unknown way, or have no rule."""
+    """Ops that read a value, have a shape that depends on values, draw numbers in an unknown way, write to an input, or
+    have no rule."""
+
+    supports_higher_order_operators = True  # so that they are noted
 
     def __init__(self, reach: Reach, found: _Findings, fakes: FakeTensorMode) -> None:
         super().__init__()
         self._names, self._found, self._fakes = reach.module_names, found, fakes
         self._streams = RandomStreams(None)
+        self.inputs: dict[int, str] = {}  # memory → name
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -147,6 +159,11 @@ class _Ops(TorchDispatchMode):
             if not in_optimizer(frame):
                 self._found.add(origin(frame, self._names).where, DATA_DEPENDENT)
             return 1.0 if args[0].dtype.is_floating_point else args[0].dtype is torch.bool or 1
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            self._found.add(origin(frame, self._names).where, higher_order(func))
+            raise CaptureError(higher_order(func))
+        if func._schema.is_mutable and args and _memory(args[0]) in self.inputs:
+            self._found.add(origin(frame, self._names).where, changed_in_place(self.inputs[_memory(args[0])]))
         text = self._problem(func, args)
         if text:
             self._found.add(origin(frame, self._names).where, text)

@@ -134,9 +134,7 @@ class OriginMode(TorchDispatchMode):
     ) -> Any:
         where = origin(sys._getframe(1), self._module_names)
         if isinstance(func, torch._ops.HigherOrderOperator):
-            raise CaptureError(
-                f"{where.where}: {func.name()} is not captured yet; write torch.where or a Python loop of fixed length"
-            )
+            raise CaptureError(f"{where.where}: {higher_order(func)}")
         self._fakes.allow_scalar_outputs = func is _READ_NUMBER and in_optimizer(sys._getframe(1))
         fx_traceback.get_current_meta()["custom"] = {"source": where.source, "module": where.module, "op": str(func)}
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
@@ -144,6 +142,11 @@ class OriginMode(TorchDispatchMode):
                 raise _random_refused(func, where)
             return self._streams.draw(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
+
+
+def higher_order(func: Any) -> str:
+    """What is wrong with torch.cond and its like."""
+    return f"{func.name()} is not captured yet; write torch.where or a Python loop of fixed length"
 
 
 def in_optimizer(frame: FrameType | None) -> bool:

@@ -169,7 +169,7 @@ def _check_tensor(spec: TensorSpec, value: Any, sizes: dict[str, tuple[int, str]
     except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, torch tensors that require grad
         raise InputError(f"{where}: not an array: {' '.join(str(error).split())}") from error
     if spec.dtype is not None and not _has_dtype(array, spec.dtype):
-        raise InputError(f"{where}: expected dtype {spec.dtype.name.lower()}, got {array.dtype.name}")
+        raise InputError(f"{where}: expected dtype {_dtype_name(spec.dtype)}, got {array.dtype.name}")
     if spec.shape is None:
         return array
     if array.ndim != len(spec.shape):
@@ -182,6 +182,11 @@ def _check_tensor(spec: TensorSpec, value: Any, sizes: dict[str, tuple[int, str]
             if first != size:
                 raise InputError(f"{where}: dim {axis} ({dim!r}) is {size}, but {owner} has {dim!r} = {first}")
     return array
+
+
+def _dtype_name(dtype: ir.DataType) -> str:
+    """As numpy names it: ONNX's "float" would send a reader to Python's, which is float64."""
+    return "string" if dtype == ir.DataType.STRING else str(np.dtype(dtype.numpy()).name)
 
 
 def _has_dtype(array: np.ndarray, dtype: ir.DataType) -> bool:

@@ -202,7 +202,7 @@ def test_run_errors(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
     junk.write_text("junk")
     assert "not an .npz file" in one_line(pfvm("run", model, "--inputs", junk))
     np.savez(tmp_path / "wrong.npz", x=np.zeros((2, 3)))
-    assert "expected dtype float, got float64" in one_line(pfvm("run", model, "--inputs", tmp_path / "wrong.npz"))
+    assert "expected dtype float32, got float64" in one_line(pfvm("run", model, "--inputs", tmp_path / "wrong.npz"))
     assert "does not exist" in one_line(pfvm("run", model, "--custom-ops-lib", "none.so"))
     np.save(tmp_path / "a.npy", np.zeros((2, 3), np.float32))
     assert "one array without a name" in one_line(pfvm("run", model, "--inputs", tmp_path / "a.npy"))

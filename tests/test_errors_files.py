@@ -209,7 +209,7 @@ def feeds(here: Workplace, **arrays: np.ndarray) -> Path:
 @pytest.mark.parametrize(
     ("x", "k", "expected"),
     [
-        (np.zeros((2, 3)), np.zeros(2, np.int64), "input 'x': expected dtype float, got float64"),
+        (np.zeros((2, 3)), np.zeros(2, np.int64), "input 'x': expected dtype float32, got float64"),
         (np.zeros((2, 4), np.float32), np.zeros(2, np.int64), "input 'x': dim 1 must be 3"),
         (np.zeros(3, np.float32), np.zeros(2, np.int64), "input 'x': expected rank 2"),
         (np.zeros((2, 3), np.float32), np.zeros(3, np.int64), "input 'k': dim 0 ('n') is 3, but input 'x' has 'n' = 2"),

@@ -55,7 +55,7 @@ def test_good_feeds_come_back_as_arrays_in_order() -> None:
             {"x": x(2, 3), "y": np.zeros(2, np.int64), "q": x(1)},
             "unknown input 'q': the model's inputs are 'x', 'y', 'w'",
         ),
-        ({"x": np.zeros((2, 3)), "y": np.zeros(2, np.int64)}, "input 'x': expected dtype float, got float64"),
+        ({"x": np.zeros((2, 3)), "y": np.zeros(2, np.int64)}, "input 'x': expected dtype float32, got float64"),
         ({"x": x(3), "y": np.zeros(2, np.int64)}, r"input 'x': expected rank 2 .*got shape \[3\]"),
         ({"x": x(2, 4), "y": np.zeros(2, np.int64)}, r"input 'x': dim 1 must be 3 .*got shape \[2, 4\]"),
         ({"x": x(2, 3), "y": np.zeros(5, np.int64)}, "input 'y': dim 0 .'n'. is 5, but input 'x' has 'n' = 2"),
@@ -96,7 +96,7 @@ def test_sequences_and_optionals() -> None:
     assert checked["o"] is None
     with pytest.raises(InputError, match="'s' is a sequence: expected a list"):
         check_feeds([sequence], [], {"s": x(1)})
-    with pytest.raises(InputError, match=r"input 's'\[1\]: expected dtype float, got float64"):
+    with pytest.raises(InputError, match=r"input 's'\[1\]: expected dtype float32, got float64"):
         check_feeds([sequence], [], {"s": [x(1), np.zeros(1)]})
 
 

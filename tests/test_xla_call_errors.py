@@ -30,7 +30,7 @@ PLAIN = "g (float[N, 2] x, int64[N] i) => (float[N, 2] y) { y = Exp(x) }"
     [
         ({"x": np.ones((1, 2), "f")}, "missing input 'i'"),
         ({"x": np.ones(2, "f"), "i": i64(0)}, "input 'x': expected rank 2"),
-        ({"x": np.ones((1, 2)), "i": i64(0)}, "input 'x': expected dtype float, got float64"),
+        ({"x": np.ones((1, 2)), "i": i64(0)}, "input 'x': expected dtype float32, got float64"),
         ({"x": np.ones((1, 3), "f"), "i": i64(0)}, "input 'x': dim 1 must be 2"),
         ({"x": np.ones((1, 2), "f"), "i": i64(0, 1)}, "input 'i': dim 0 .'N'. is 2"),
         ({"x": np.ones((1, 2), "f"), "i": i64(0), "z": i64(0)}, "unknown input 'z'"),

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import onnx_ir as ir
+from pfvm.passes.effects import bodies
 
 Reads = list[ir.Value | None]
-
-
-def bodies_of(node: ir.Node) -> list[ir.Graph]:
-    """The graphs among the node's attributes."""
-    attributes = node.attributes.values()
-    return [a.value for a in attributes if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
 
 
 def output_reads(node: ir.Node, value: ir.Value) -> Reads:
     """What output `value` of an If, Loop or Scan is computed from: the node's inputs and values of its bodies."""
     index = value.index() or 0
-    bodies = bodies_of(node)
     if node.op_type == "If":
-        return [node.inputs[0], *(body.outputs[index] for body in bodies)]
-    (body,) = bodies
+        return [node.inputs[0], *(body.outputs[index] for body in bodies(node))]
+    (body,) = bodies(node)
     control = _iterations(node, body)
     initial = _initial(node)
     own: Reads = [initial[index]] if index < _states(node, body) else []
@@ -28,7 +22,7 @@ def output_reads(node: ir.Node, value: ir.Value) -> Reads:
 
 def body_input_reads(node: ir.Node, value: ir.Value) -> Reads:
     """What input `value` of a body of a Loop or Scan is computed from, over all iterations."""
-    (body,) = bodies_of(node)
+    (body,) = bodies(node)
     index = next(i for i, v in enumerate(body.inputs) if v is value)
     state = index - (2 if node.op_type == "Loop" else 0)
     if state < 0:
@@ -47,7 +41,7 @@ def _initial(node: ir.Node) -> Reads:
     """The node's inputs that correspond to the body's, states first."""
     if node.op_type == "Loop":
         return list(node.inputs[2:])
-    given = len(bodies_of(node)[0].inputs)
+    given = len(bodies(node)[0].inputs)
     return list(node.inputs[len(node.inputs) - given :])  # opset 8 has the sequence lengths before them
 
 

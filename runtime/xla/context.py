@@ -18,8 +18,6 @@ from . import attributes
 from .random_keys import Keys
 from .range_checks import RangeChecks
 
-Array = "np.ndarray | jax.Array"
-
 # Results of trace-time evaluation above this many elements are traced instead, so that they do not become large
 # constants of the executable. Shapes, axes, pads and scales are far below.
 HOST_ELEMENTS = 4096

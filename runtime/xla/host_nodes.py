@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 from pfvm.compiler.shapes import ShapeInference
 from pfvm.errors import describe_node
+from pfvm.passes.effects import bodies
 
-from .body_flow import bodies_of
 from .registry import lookup
 
 _MICROSOFT, _ML = "com.microsoft", "ai.onnx.ml"
@@ -123,18 +123,26 @@ class _Judge:
         self._types = value_types(model)
 
     def reason(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
-        own = _own_reason(node, opsets) or next(filter(None, map(self._of_value, (*node.inputs, *node.outputs))), None)
-        if own is not None:
-            return own
+        return self._of_itself(node, opsets) or self._of_what_it_runs(node, opsets)
+
+    def _of_itself(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
+        values = map(self._of_value, (*node.inputs, *node.outputs))
+        return _own_reason(node, opsets) or next(filter(None, values), None)
+
+    def _of_what_it_runs(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
+        """The first reason in its bodies or function, with the node that has it and the innermost place around that."""
         function = self._functions.get((node.domain, node.op_type, node.overload))
-        inner: list[tuple[Iterable[ir.Node], Mapping[str, int]]] = [(body, opsets) for body in bodies_of(node)]
+        inner: list[tuple[Iterable[ir.Node], Mapping[str, int]]] = [(body, opsets) for body in bodies(node)]
         if function is not None:
             inner.append((function, function.opset_imports or opsets))
         for nodes, scope in inner:
             for each in nodes:
-                found = self.reason(each, scope)
-                if found is not None:
-                    return found if " in " in found else f"{found} in its {_part(node)}, at {describe_node(each)}"
+                own = self._of_itself(each, scope)
+                if own is not None:
+                    return f"{own} in its {_part(node)}, at {describe_node(each)}"
+                deeper = self._of_what_it_runs(each, scope)
+                if deeper is not None:
+                    return deeper
         return None
 
     def _of_value(self, value: ir.Value | None) -> str | None:
@@ -144,7 +152,7 @@ class _Judge:
 
 
 def _part(node: ir.Node) -> str:
-    return "body" if bodies_of(node) else "function"
+    return "body" if bodies(node) else "function"
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

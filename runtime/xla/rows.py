@@ -9,8 +9,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common
 from pfvm.compiler.shapes import ShapeInference
 from pfvm.errors import OptionError, describe_node
+from pfvm.passes.effects import bodies
 
-from .body_flow import bodies_of
 from .row_facts import Mixes, Rows
 from .row_rules import RULES
 
@@ -56,13 +56,13 @@ def rows_of_outputs(model: ir.Model, symbol: str) -> dict[str, Rows]:
 def _follow(node: ir.Node, facts: _Facts, rows: dict[ir.Value, Rows], sizes: set[ir.Value]) -> None:
     """Enter what the node's results are: rows, or in `sizes`, what follows from the number of rows alone."""
     read = [v for v in node.inputs if v is not None]
-    for body in bodies_of(node):
+    for body in bodies(node):
         read += [v for inner in body.all_nodes() for v in inner.inputs if v is not None] + list(body.outputs)
     has_rows, has_sizes = any(v in rows for v in read), any(v in sizes for v in read)
     if not (has_rows or has_sizes):
         return
     rule = RULES.get(node.op_type) if node.domain == "" else None
-    only_shapes = not bodies_of(node) and _are_shapes(node, facts, sizes)
+    only_shapes = not bodies(node) and _are_shapes(node, facts, sizes)
     if not has_rows or (node.domain == "" and node.op_type in ("Shape", "Size")):
         shaped = has_sizes and node.op_type in _SHAPE_OPERANDS and only_shapes
         if shaped and rule is not None and facts.row_axis(node.outputs[0]) is not None:

@@ -9,8 +9,8 @@ from typing import Literal
 
 import onnx_ir as ir
 from pfvm.errors import UnsupportedOpError, describe_node
+from pfvm.passes.effects import bodies
 
-from .body_flow import bodies_of
 from .weights import Weights
 
 
@@ -91,7 +91,7 @@ def cut(graph: ir.Graph, weights: Weights, reasons: Mapping[ir.Node, str]) -> li
 
 def _why(node: ir.Node, reason: str) -> str:
     """The reason; bodies and functions are not cut themselves."""
-    return f"{reason}; so all of the {node.op_type} runs there" if bodies_of(node) else reason
+    return f"{reason}; so all of the {node.op_type} runs there" if bodies(node) else reason
 
 
 def _is_run_time(value: ir.Value, graph: ir.Graph, weights: Weights, level_of: Mapping[ir.Node, int]) -> bool:
@@ -103,7 +103,7 @@ def _is_run_time(value: ir.Value, graph: ir.Graph, weights: Weights, level_of: M
 def _reads(node: ir.Node) -> dict[ir.Value, None]:
     """What the node and the bodies in it read; what bodies compute themselves is among it."""
     found: dict[ir.Value, None] = dict.fromkeys(v for v in node.inputs if v is not None and v.name)
-    for body in bodies_of(node):
+    for body in bodies(node):
         found.update(dict.fromkeys(body.outputs))
         found.update(_all_reads(body))
     return found

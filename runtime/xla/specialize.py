@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Container
 
 import onnx_ir as ir
+from pfvm.passes.effects import bodies
 
-from .body_flow import bodies_of, body_input_reads, output_reads
+from .body_flow import body_input_reads, output_reads
 from .context import NeedsValue, Scope
 from .registry import lookup
 from .weights import Weights
@@ -90,6 +91,6 @@ def _reads(
     elif rule is not None and rule.place == "shape":
         return []
     elif rule is not None and rule.place == "control":
-        scope.bodies.update((body, node) for body in bodies_of(node))
+        scope.bodies.update((body, node) for body in bodies(node))
         return output_reads(node, value)
     return list(node.inputs)

@@ -6,8 +6,8 @@ from collections.abc import Container, Iterable, Mapping
 
 import onnx_ir as ir
 from pfvm.errors import UnsupportedOpError, describe_node
+from pfvm.passes.effects import bodies
 
-from .body_flow import bodies_of
 from .registry import lookup
 from .schema_functions import has_schema_function
 
@@ -47,7 +47,7 @@ def _with_paths(nodes: Iterable[ir.Node], where: str = "") -> Iterable[tuple[ir.
     for node in nodes:
         path = describe_node(node) + where
         yield node, path
-        for body in bodies_of(node):
+        for body in bodies(node):
             yield from _with_paths(body, f" in a body of {path}")
 
 

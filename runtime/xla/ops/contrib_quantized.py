@@ -12,6 +12,7 @@ import onnx_ir as ir
 from pfvm.runtime.xla.context import Context
 from pfvm.runtime.xla.ops.contrib_attention import attend
 from pfvm.runtime.xla.ops.contrib_fused import embed_layer_normalization
+from pfvm.runtime.xla.ops.matmul import per_column
 from pfvm.runtime.xla.ops.pool import average_pool
 from pfvm.runtime.xla.ops.quantization import (
     dequantize_linear,
@@ -34,8 +35,7 @@ def _difference(x: Any, zero: Any) -> Any:
     x = x.astype(jnp.int32)
     if zero is None:
         return x
-    zero = zero.astype(jnp.int32)
-    return x - (zero.reshape(()) if zero.size == 1 else zero)
+    return x - per_column(zero.astype(jnp.int32))
 
 
 def _quantized(x: Any, scale: Any, zero: Any, like: Any) -> Any:
@@ -119,15 +119,11 @@ def q_gemm(
     b_ = b_.T if ctx.attr("transB", 0) else b_
     total = jnp.matmul(a_, _difference(b_, b_zero))
     total = total if c is None else total + c
-    scale = np.float32(ctx.attr("alpha", 1.0)) * a_scale.reshape(()) * _per_column(b_scale)
+    scale = np.float32(ctx.attr("alpha", 1.0)) * a_scale.reshape(()) * per_column(b_scale)
     y = total.astype(jnp.float32) * scale
     if y_scale is None:
         return y
     return saturate(jnp.round(y / y_scale.reshape(())) + y_zero.reshape(()).astype(jnp.float32), y_zero.dtype)
-
-
-def _per_column(parameter: Any) -> Any:
-    return parameter.reshape(()) if parameter.size == 1 else parameter
 
 
 def matmul_integer_to_float(
@@ -135,7 +131,7 @@ def matmul_integer_to_float(
     bias: Any = None,
 ) -> Any:  # fmt: skip
     total = jnp.matmul(_difference(a, a_zero), _difference(b, b_zero)).astype(jnp.float32)
-    y = total * (a_scale.reshape(()) * _per_column(b_scale))
+    y = total * (a_scale.reshape(()) * per_column(b_scale))
     return y if bias is None else y + bias
 
 

@@ -37,15 +37,13 @@ def einsum(ctx: Context, node: ir.Node, *operands: Any) -> Any:
 def matmul_integer(ctx: Context, node: ir.Node, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
     """Zero points: a scalar, or one per row of `a` and per column of `b`."""
     a = a.astype(jnp.int32) - _per_row(a_zero)
-    b = b.astype(jnp.int32) - _per_column(b_zero)
+    b = b.astype(jnp.int32) - (0 if b_zero is None else per_column(b_zero.astype(jnp.int32)))
     return jnp.matmul(a, b, preferred_element_type=jnp.int32)
 
 
-def _per_column(zero: Any) -> Any:
-    if zero is None:
-        return 0
-    zero = zero.astype(jnp.int32)
-    return zero.reshape(()) if zero.size == 1 else zero
+def per_column(parameter: Any) -> Any:
+    """A scale or zero point for each column, or one for all of them, as it broadcasts against the columns."""
+    return parameter.reshape(()) if parameter.size == 1 else parameter
 
 
 def _per_row(zero: Any) -> Any:

@@ -18,6 +18,7 @@ from pfvm.errors import OptionError, short
 
 from .compiled import CompiledFunction, compile
 from .device import Device, parse_device
+from .torch_lines import GraphAtLines
 
 Call = Callable[..., Any]
 
@@ -74,14 +75,14 @@ class _Graph:
     def _compile(self, values: Sequence[Any]) -> tuple[Call, list[bool]]:
         """The function of the tensors alone, for these sizes; sizes among the arguments are constants of it."""
         is_tensor = [isinstance(v, torch.Tensor) for v in values]
-        graph = self._graph
+        lines = GraphAtLines(self._graph)
 
         def run(*tensors: torch.Tensor) -> tuple[Any, ...]:
             given = iter(tensors)
-            return tuple(graph(*(next(given) if tensor else v for v, tensor in zip(values, is_tensor))))
+            return tuple(lines.run(*(next(given) if tensor else v for v, tensor in zip(values, is_tensor))))
 
         samples = tuple(_like_traced(v, seen) for v, seen in zip(values, self._seen) if isinstance(v, torch.Tensor))
-        if not any(isinstance(n, torch.fx.Node) for n in graph.graph.output_node().args[0]):  # type: ignore[union-attr]
+        if not any(isinstance(n, torch.fx.Node) for n in self._graph.graph.output_node().args[0]):  # type: ignore[union-attr]
             return run, is_tensor  # nothing to compute: every gradient is None
         compiled: CompiledFunction = compile(run, samples, device=self._device, options=self._settings, freeze=False)
         return compiled, is_tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import pytest
@@ -120,5 +121,14 @@ def test_what_is_refused_has_a_name() -> None:
         with pytest.raises(Exception, match=message) as raised:
             run(**arguments)
         assert isinstance(raised.value, error) or error.__name__ in str(raised.value)
-    with pytest.raises(CaptureError, match="has no translation to ONNX"):
-        fast(lambda x: torch.linalg.qr(x)[0])(torch.randn(3, 3))
+
+
+def test_an_op_without_a_translation_is_named_with_its_line() -> None:
+    def inner(x: Any) -> Any:
+        y = x + 1
+        return torch.linalg.qr(y)[0]  # this line
+
+    source, first = inspect.getsourcelines(inner)
+    line = first + next(i for i, text in enumerate(source) if "this line" in text)
+    with pytest.raises(CaptureError, match=rf"^test_torch_backend\.py:{line}: ATen op aten.linalg_qr.* no translation"):
+        fast(lambda x: inner(x * 2))(torch.randn(3, 3))

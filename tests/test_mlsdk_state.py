@@ -68,6 +68,29 @@ def test_results_are_inputs_samples_and_weights_of_others(context: Context, tmp_
     torch.testing.assert_close(add({"h": torch.ones(2, 3)})["y"].cpu(), torch.ones(2, 3))
 
 
+def test_a_proxy_of_a_weight_shows_every_step(context: Context, tmp_path: pathlib.Path) -> None:
+    model = nn.Linear(3, 1)
+    context.registry.register("model", model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(inp: dict[str, Any]) -> dict[str, Any]:
+        optimizer.zero_grad()
+        loss = model(inp["x"]).sum()
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    compiled = context.compile(step, {"x": torch.ones(2, 3)}, tmp_path)
+    compiled({"x": torch.ones(2, 3)})
+    proxy, before = context.get_registered_value_proxy(model.weight), model.weight.detach().clone()
+    for number in (1, 2):
+        compiled({"x": torch.ones(2, 3)})
+        torch.testing.assert_close(proxy.cpu(), before - 0.2 * number)
+    proxy.load_from(before)
+    compiled({"x": torch.ones(2, 3)})
+    torch.testing.assert_close(model.weight.detach(), before - 0.2)
+
+
 def test_wrong_calls_are_named(context: Context, tmp_path: pathlib.Path) -> None:
     compiled = context.compile(lambda inp: {"y": inp["x"] + 1}, {"x": torch.ones(2)}, tmp_path)
     with pytest.raises(InputError, match="missing input 'x'"):

@@ -151,7 +151,7 @@ class SegmentRunner:
     def _key(self, values: Mapping[ir.Value, Any]) -> Key:
         special = self._specialization.inputs
         return tuple(
-            ("value", np.shape(x), np.asarray(x).tobytes()) if v in special else ("shape", x.dtype.name, x.shape)
+            ("value", np.shape(x), np.asarray(x).tobytes()) if v in special else ("shape", x.dtype, x.shape)
             for v, x in values.items()
         )
 

@@ -168,6 +168,8 @@ def _check_tensor(spec: TensorSpec, value: Any, sizes: dict[str, tuple[int, str]
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, torch tensors that require grad
         raise InputError(f"{where}: not an array: {' '.join(str(error).split())}") from error
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if spec.dtype is not None and not _has_dtype(array, spec.dtype):
         raise InputError(f"{where}: expected dtype {_dtype_name(spec.dtype)}, got {array.dtype.name}")
     if spec.shape is None:

@@ -106,3 +106,9 @@ def test_strings_and_ml_dtypes() -> None:
     check_feeds([TensorSpec("b", BF, (2,))], [], {"b": np.zeros(2, ml_dtypes.bfloat16)})
     with pytest.raises(InputError, match="expected dtype bfloat16, got float32"):
         check_feeds([TensorSpec("b", BF, (2,))], [], {"b": x(2)})
+
+
+def test_bytes_in_the_other_order_are_the_same_numbers() -> None:
+    swapped = x(2).astype(x(2).dtype.newbyteorder())
+    checked = check_feeds([TensorSpec("x", ir.DataType.FLOAT, (2,))], [], {"x": swapped})["x"]
+    assert checked.dtype.isnative and (checked == x(2)).all()

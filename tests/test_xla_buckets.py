@@ -154,6 +154,8 @@ def test_options_and_inputs_that_do_not_fit():
     text = f"g (float[N, 4] x) => (float[N, 6] y) {WEIGHTS} {{ y = MatMul(x, w) }}"
     with pytest.raises(OptionError, match="no input has a dimension of this name"):
         load(model(text), "xla:cpu", bucket={"batch": [8]})
+    with pytest.raises(OptionError, match=r"must be integers from 1 .* not 8"):
+        load(model(text), "xla:cpu", bucket={"N": 8})
     with pytest.raises(OptionError, match="must be integers from 1"):
         load(model(text), "xla:cpu", bucket={"N": [0]})
     with pytest.raises(OptionError, match="output 's' holds a size"):

@@ -12,7 +12,14 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-from pfvm.errors import InputError, InvalidModelError, NoDeviceError, PfvmError, UnsupportedOpError  # noqa: E402
+from pfvm.errors import (  # noqa: E402
+    InputError,
+    InvalidModelError,
+    NoDeviceError,
+    OptionError,
+    PfvmError,
+    UnsupportedOpError,
+)
 from pfvm.runtime.executable import Executable  # noqa: E402
 from pfvm.runtime.xla import XlaExecutable, supported_ops  # noqa: E402
 
@@ -194,6 +201,31 @@ def test_64_bit_types_are_kept_and_the_process_setting_is_not_touched():
     assert out["a"][0] == 2**62 and out["b"].dtype == np.float64 and out["b"][0] != 1.0
     assert jax.config.jax_enable_x64 == before
     assert jax.numpy.arange(2).dtype == (np.int64 if before else np.int32)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        jax.disable_jit(),
+        jax.debug_nans(True),
+        jax.numpy_rank_promotion("raise"),
+        jax.numpy_dtype_promotion("strict"),
+        jax.transfer_guard("disallow"),
+    ],
+    ids=["disable_jit", "debug_nans", "rank_promotion", "dtype_promotion", "transfer_guard"],
+)
+def test_what_the_user_has_set_in_jax_changes_nothing(setting):
+    with setting:
+        out = load("g (float[2, 3] x, float[3] b) => (float[2, 3] y) { a = Log(x) y = Add(a, b) }")(
+            {"x": np.array([[1, -1, 1]] * 2, np.float32), "b": np.ones(3, np.float32)}
+        )
+    np.testing.assert_array_equal(out["y"], [[1, np.nan, 1]] * 2)
+
+
+@pytest.mark.parametrize("count", [0, 1.5, "8", True])
+def test_a_limit_of_compilations_is_a_whole_number(count):
+    with pytest.raises(OptionError, match=r"max_compilations=.*expected a whole number of 1 or more"):
+        load("g (float[2] x) => (float[2] y) { y = Neg(x) }", max_compilations=count)
 
 
 def test_jax_arrays_are_accepted():

@@ -62,6 +62,7 @@ def _padded(array: Any, axis: int, size: int) -> Any:
 
 
 def _checked(symbol: str, sizes: Sequence[int]) -> list[int]:
-    if not sizes or any(not isinstance(size, int) or not 1 <= size < 10**9 for size in sizes):
-        raise OptionError(f"bucket {symbol!r}: sizes must be integers from 1 to a billion, not {list(sizes)}")
+    listed = isinstance(sizes, Sequence) and len(sizes) > 0
+    if not listed or any(type(size) is not int or not 1 <= size < 10**9 for size in sizes):
+        raise OptionError(f"bucket {symbol!r}: sizes must be integers from 1 to a billion, not {sizes!r}")
     return sorted(set(sizes))

@@ -10,7 +10,7 @@ import jax
 import jax.export
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import describe_node
+from pfvm.errors import OptionError, describe_node
 from pfvm.runtime.executable import check_feeds, representation, specs_of
 
 from .bodies import CANNOT_EXPRESS
@@ -19,6 +19,7 @@ from .compiled import RunRefused, SegmentRunner
 from .fusion import check_fusion
 from .host_nodes import host_nodes
 from .indices import index_checks, judged_nodes
+from .own_settings import own_settings
 from .plan import BehindCut, Plan, Planner
 from .platforms import device_of
 from .segments import MustCut, Segment
@@ -56,6 +57,8 @@ class XlaExecutable:
         bucket: Mapping[str, Sequence[int]] | None = None,
         fusion: str = "auto",
     ) -> None:
+        if type(max_compilations) is not int or max_compilations < 1:
+            raise OptionError(f"max_compilations={max_compilations!r}: expected a whole number of 1 or more")
         self._platform = platform
         self._device = device_of(platform)
         allow_host = platform != "tpu" if allow_host is None else allow_host
@@ -115,7 +118,7 @@ class XlaExecutable:
         """
         checked = check_feeds(self.inputs, self.optional_inputs, feeds)
         given = {self._graph_inputs[name]: array for name, array in checked.items()}
-        with jax.enable_x64(True):
+        with own_settings():
             while True:
                 plan = self._plan
                 try:
@@ -144,7 +147,7 @@ class XlaExecutable:
 
     def put(self, array: np.ndarray) -> jax.Array:
         """Host values on the device; jax may go on using the host array's memory."""
-        with jax.enable_x64(True):
+        with own_settings():
             return jax.device_put(array, self._device)
 
     def donate(self, updates: Mapping[str, str]) -> None:
@@ -168,7 +171,7 @@ class XlaExecutable:
         given = {self._graph_inputs[name]: array for name, array in (*checked.items(), *state.items())}
         for check in self._index_checks:
             check(given)
-        with jax.enable_x64(True):
+        with own_settings():
             try:
                 env = self._run(given)
             except RunRefused as refused:
@@ -181,7 +184,7 @@ class XlaExecutable:
             state.update({v.name or "": outputs[new] for v, new in runner.donations.items() if new in outputs})
 
     def _results(self, given: Mapping[ir.Value, Any]) -> dict[str, Any]:
-        with jax.enable_x64(True):
+        with own_settings():
             try:
                 env = self._run(given)
             except RunRefused as refused:

@@ -17,6 +17,7 @@ from pfvm.passes.rewriter import Rewriter
 
 from .context import NeedsValue, Scope
 from .interpreter import Interpreter
+from .own_settings import own_settings
 from .random_keys import Keys
 from .schema_functions import SchemaFunctions
 from .to_onnx.dims import Dims
@@ -63,7 +64,7 @@ class XlaNodeGradient:
             return pull(cotangents)
 
         try:
-            with jax.enable_x64(True):
+            with own_settings():
                 closed = jax.make_jaxpr(pulled)(given, rest, jax.eval_shape(forward, given, rest))
                 operands = [*wanted, *others, *gradients.values()]
                 found = Translator(b, Dims(b, symbols.sources)).run(closed.jaxpr, closed.consts, operands)

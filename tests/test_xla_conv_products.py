@@ -76,3 +76,10 @@ def test_whole_numbers_stay_whole() -> None:
     kernel.const_value = ir.tensor(np.sign(kernel.const_value.numpy()))
     x = {"x": np.round(4 * feeds["x"])}
     np.testing.assert_array_equal(XlaExecutable(model.clone())(x)["y"], OrtExecutable(model)(x)["y"])
+
+
+def test_a_value_that_is_no_number_stays_in_its_windows() -> None:
+    model, feeds = convolution(*FORMS["winograd"][:3])
+    feeds["x"][0, 5, 3, 4], feeds["x"][0, 7, 7, 0] = np.nan, np.inf
+    want = OrtExecutable(model.clone())(feeds)["y"]
+    np.testing.assert_array_equal(np.isfinite(XlaExecutable(model)(feeds)["y"]), np.isfinite(want))

@@ -34,6 +34,7 @@ ELEMENTWISE = [
     case("Mod", f32(9), f32(9), fmod=1, id="Mod-float"),
     case("Pow", i64(2, 3, -2), np.array([3.0, 0.0, 3.0], np.float32), id="Pow-int-float"),
     case("Pow", f32(4), i64(2, 3, 1, 0), id="Pow-float-int"),
+    case("Pow", i64(7, 1, -1, -1, -2), i64(-2, -3, -3, -2, 3), id="Pow-int-negative"),
     case("Round", np.array([0.5, 1.5, 2.5, -0.5, -1.5], np.float32), id="Round-half-even"),
     *(case(op, NAN, NAN[::-1].copy(), id=f"{op}-nan") for op in ("Max", "Min", "Add", "Mul", "Div")),
     *(case(op, NAN, id=f"{op}-nan") for op in ("Relu", "Abs", "Sign", "IsNaN", "IsInf", "Sigmoid", "Tanh", "Floor")),
@@ -64,6 +65,8 @@ ACTIVATIONS = [
     *(case(op, f32(2, 3, 4), opset=o, axis=a)
       for op in ("Softmax", "LogSoftmax", "Hardmax") for o, a in ((11, 1), (11, 2), (13, 1), (13, -1))),
     case("Softmax", f32(2, 3, 4), opset=11),
+    *(case(op, f32(2, 0, 4), opset=o, axis=1, id=f"{op}-{o}-empty")
+      for op in ("Softmax", "LogSoftmax", "Hardmax") for o in (11, 13)),
     case("Softmax", np.array([[1e4, -1e4, 3.0]], np.float32), id="Softmax-large"),
     case("Relu", ints(np.int32, 6), opset=14, id="Relu-int"),
 ]  # fmt: skip
@@ -151,6 +154,7 @@ REDUCTIONS = [
     case("ReduceMax", NAN.reshape(2, 4), axes=[1], id="ReduceMax-nan"),
     *(case(op, np.array([[1, 3, 3], [2, 2, 0]], np.float32), axis=1, select_last_index=s, keepdims=k)
       for op in ("ArgMax", "ArgMin") for s in (0, 1) for k in (0, 1)),
+    case("CumSum", f32(0, 4), i64(0).reshape(()), exclusive=1, id="CumSum-empty"),
     *(case("CumSum", f32(3, 4), i64(1).reshape(()), exclusive=e, reverse=r) for e in (0, 1) for r in (0, 1)),
     case("TopK", np.array([[3, 1, 3, 2]], np.float32), i64(2), outputs=(True, True)),
     case("TopK", f32(3, 5), i64(3), outputs=(True, True), axis=0, largest=0),
@@ -171,6 +175,9 @@ CONVOLUTIONS = [
     case("ConvTranspose", IMAGE, f32(4, 3, 3, 3), f32(3), strides=[2, 2], pads=[1, 0, 1, 1], output_padding=[1, 0]),
     case("ConvTranspose", IMAGE, f32(4, 3, 2, 2), group=2, strides=[2, 2], dilations=[1, 2]),
     case("ConvTranspose", IMAGE, f32(4, 3, 3, 3), strides=[2, 2], auto_pad="SAME_UPPER"),
+    case("ConvTranspose", IMAGE, f32(4, 3, 2, 2), strides=[3, 3], auto_pad="SAME_LOWER"),
+    case("ConvTranspose", IMAGE, f32(4, 3, 2, 2), strides=[3, 3], auto_pad="SAME_UPPER",
+         output_shape=[3 * n + 1 for n in IMAGE.shape[2:]]),
     case("ConvInteger", ints(np.uint8, 1, 2, 5, 5, low=0), ints(np.uint8, 3, 2, 3, 3, low=0), np.uint8(4),
          pads=[1] * 4),
     case("MaxPool", IMAGE, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1], ceil_mode=1),
@@ -220,6 +227,8 @@ RESIZES = [
     *(case("Resize", IMAGE, None, None, i64(2, 4, 3, 9), opset=13, mode="nearest", nearest_mode=n)
       for n in ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")),
     case("Resize", IMAGE, EMPTY, SCALES, opset=13, mode="cubic"),
+    case("Resize", ints(np.int32, 1, 2, 4, 4), EMPTY, np.array([1, 1, 2, 2], np.float32), opset=13, mode="linear",
+         id="Resize-int"),
     case("Resize", IMAGE, EMPTY, SCALES, opset=13, mode="cubic", exclude_outside=1),
     case("Resize", IMAGE, np.array([1, 1, 0.6, 0.6], np.float32), opset=10, mode="linear"),
     case("Resize", IMAGE, None, None, i64(14, 5), opset=18, mode="linear", axes=[2, 3]),

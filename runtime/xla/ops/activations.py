@@ -129,6 +129,8 @@ def hardmax(ctx: Context, node: ir.Node, x: Any) -> Any:
 def _over_axis(ctx: Context, x: Any, function: Any) -> Any:
     """Before opset 13 the operand is coerced to 2-D at `axis` and the function runs over all the trailing axes."""
     axis = ctx.attr("axis")
+    if x.size == 0:
+        return x
     if ctx.opset >= 13:
         return function(x, axis=axis)
     axis = axis + x.ndim if axis < 0 else axis

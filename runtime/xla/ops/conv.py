@@ -148,9 +148,9 @@ def _transposed_pads(
 ) -> list[tuple[int, int]]:
     rank = len(size)
     auto = ctx.attr("auto_pad", "NOTSET")
-    wanted = ctx.attr("output_shape", None)
-    if wanted:
-        wanted = wanted[-rank:]
+    asked = ctx.attr("output_shape", None)
+    if asked:
+        wanted = asked[-rank:]
     elif auto in ("SAME_UPPER", "SAME_LOWER"):
         wanted = [n * s for n, s in zip(size, strides)]
     else:
@@ -159,6 +159,9 @@ def _transposed_pads(
     pads = []
     for n, s, k, e, out in zip(size, strides, spans, extra, wanted):
         total = s * (n - 1) + e + k - out
+        if total < 0:  # windows that leave gaps: an output_shape may ask for more at the end, "SAME" does not
+            pads.append((0, total if asked else 0))
+            continue
         small, large = total // 2, total - total // 2
         pads.append((small, large) if auto == "SAME_UPPER" else (large, small))
     return pads

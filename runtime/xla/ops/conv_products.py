@@ -103,8 +103,8 @@ def _last_axis_patches(x: Any, kernel: int, stride: int) -> Any:
 def winograd(x: Any, w: Any, pads: tuple[tuple[int, int], ...]) -> Any:
     """A 3x3 convolution of stride 1 by Winograd's F(2x2, 3x3): 16 products for each 2x2 outputs instead of 36.
 
-    The transforms of data and results only add. Its errors are those of float32 sums; an infinity or NaN reaches every
-    output of the 4x4 tile that it is in.
+    The transforms of data and results only add. Its errors are those of float32 sums. An infinity or NaN reaches the
+    outputs that it reaches in any convolution, but what would be infinite may be NaN.
     """
     return _tiled(x, _kernel_tiles(_kernel_tiles(w, 0), 1).reshape(16, *w.shape[2:]), pads)
 

@@ -64,13 +64,19 @@ def power(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
             return jnp.broadcast_to(result, jnp.broadcast_shapes(a.shape, b.shape))
         return jnp.power(a, b.astype(a.dtype))
     if not _is_float(b):
-        return jnp.power(a, b.astype(a.dtype))
+        return _whole_power(a, b.astype(a.dtype))
     exact = jnp.power(a.astype(jnp.float64), b.astype(jnp.float64))
     nearest = jnp.round(exact)
     # XLA's pow may miss a whole number by an ulp, which truncation would turn into an error of one.
     whole = jnp.where(jnp.abs(exact - nearest) <= 1e-12 * jnp.abs(nearest), nearest, exact)
     limits = np.iinfo(a.dtype)  # out of range: the smallest number, as x86 converts
     return jnp.where((whole >= limits.min) & (whole < limits.max), whole, limits.min).astype(a.dtype)
+
+
+def _whole_power(a: Any, b: Any) -> Any:
+    """A negative power is cut off to 0, except those of 1 and -1."""
+    power = jnp.power(a, jnp.where(b < 0, b & 1, b) if jnp.issubdtype(b.dtype, jnp.signedinteger) else b)
+    return jnp.where((b < 0) & (jnp.abs(a) != 1), jnp.zeros((), a.dtype), power)
 
 
 def _is_float(x: Any) -> bool:

@@ -88,7 +88,7 @@ def _cumulative(function: Any, neutral: int) -> Any:
         along = ctx.ints(axis)[0]
         x = jnp.flip(x, along) if ctx.attr("reverse") else x
         y = function(x, axis=along, dtype=x.dtype)
-        if ctx.attr("exclusive"):
+        if ctx.attr("exclusive") and x.shape[along]:
             kept = lax.slice_in_dim(y, 0, x.shape[along] - 1, axis=along)
             y = jnp.concatenate([jnp.full_like(lax.slice_in_dim(x, 0, 1, axis=along), neutral), kept], along)
         return jnp.flip(y, along) if ctx.attr("reverse") else y

@@ -22,9 +22,10 @@ def upsample(ctx: Context, node: ir.Node, x: Any, scales: Any = None) -> Any:
     else:
         factors = [1.0, 1.0, ctx.attr("height_scale"), ctx.attr("width_scale")]
     kind = {"bilinear": "linear"}.get(ctx.attr("mode"), ctx.attr("mode"))
+    y = x
     for axis, factor in enumerate(factors):
-        x = _interpolate(ctx, x, axis, math.floor(x.shape[axis] * factor), factor, kind, "asymmetric", "floor")
-    return x
+        y = _interpolate(ctx, y, axis, math.floor(x.shape[axis] * factor), factor, kind, "asymmetric", "floor")
+    return _narrowed(ctx, y, x.dtype)
 
 
 def resize(ctx: Context, node: ir.Node, x: Any, *parameters: Any) -> Any:
@@ -39,10 +40,20 @@ def resize(ctx: Context, node: ir.Node, x: Any, *parameters: Any) -> Any:
     rounding = "floor" if ctx.opset < 11 else ctx.attr("nearest_mode")
     regions = ctx.concrete(roi).reshape(2, -1) if transform == "tf_crop_and_resize" else None
     kind = ctx.attr("mode")
+    y = x
     for i, (axis, length, factor) in enumerate(zip(axes, lengths, factors)):
         region = None if regions is None else (float(regions[0, i]), float(regions[1, i]))
-        x = _interpolate(ctx, x, axis, length, factor, kind, transform, rounding, region)
-    return x
+        y = _interpolate(ctx, y, axis, length, factor, kind, transform, rounding, region)
+    return _narrowed(ctx, y, x.dtype)
+
+
+def _narrowed(ctx: Context, y: Any, dtype: Any) -> Any:
+    """The operand's type again. Whole numbers are cut off, rounded with antialias, as in ONNX Runtime."""
+    if y.dtype == dtype or not jnp.issubdtype(dtype, jnp.integer):
+        return y.astype(dtype)
+    limits = jnp.iinfo(dtype)
+    whole = jnp.round(y) if ctx.attr("antialias", 0) else jnp.trunc(y)
+    return jnp.clip(whole, limits.min, limits.max).astype(dtype)
 
 
 def _target(ctx: Context, x: Any, axes: list[int], scales: Any, sizes: Any) -> tuple[list[int], list[float]]:
@@ -130,7 +141,10 @@ def _round(source: np.ndarray, rounding: str) -> np.ndarray:
 
 
 def _weighted(ctx: Context, x: Any, axis: int, source: np.ndarray, factor: float, kind: str) -> Any:
-    """Sum over the taps of gather(x, index) · weight; with antialias the kernel is stretched by 1 / factor."""
+    """Sum over the taps of gather(x, index) · weight; with antialias the kernel is stretched by 1 / factor.
+
+    The result has at least 32 bits: only the last axis' is rounded to the operand's type.
+    """
     size = x.shape[axis]
     stretch = max(1.0, 1 / factor) if ctx.attr("antialias", 0) else 1.0
     reach = (1 if kind == "linear" else 2) * stretch
@@ -151,10 +165,7 @@ def _weighted(ctx: Context, x: Any, axis: int, source: np.ndarray, factor: float
     for tap in range(taps):
         weight = weights[:, tap].astype(wide).reshape(shape)
         total = total + jnp.take(x, index[:, tap], axis=axis).astype(wide) * weight
-    if jnp.issubdtype(x.dtype, jnp.integer):
-        limits = jnp.iinfo(x.dtype)
-        return jnp.clip(jnp.round(total), limits.min, limits.max).astype(x.dtype)
-    return total.astype(x.dtype)
+    return total
 
 
 def cubic(xp: ModuleType, distance: Any, a: float) -> Any:

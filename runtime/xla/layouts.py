@@ -8,6 +8,7 @@ that order, and every other reader gets the plain array, by a transpose that XLA
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
+from jax import lax
 
 from .context import Context
 from .materialize import materialized
@@ -32,8 +34,6 @@ class ChannelsLast:
     """
 
     data: Any
-    # The data of the same convolution with its result multiplied and shifted per channel, for what follows it.
-    rescaled: Callable[[Any, Any], Any] | None = None
     long: bool = False
 
     @property
@@ -60,6 +60,47 @@ class ChannelsLast:
     def settled(self) -> ChannelsLast:
         """The same, in memory where it is long."""
         return ChannelsLast(materialized(self.data)) if self.long else self
+
+
+class Postponed(ChannelsLast):
+    """The result of a convolution that only a normalization reads, traced where that does not fold it.
+
+    normalized: from scale, bias, mean, variance and epsilon, the data with the normalization in the weights.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        ndim: int,
+        dtype: Any,
+        normalized: Callable[[Sequence[Any], float], Any],
+        long: bool,
+    ) -> None:
+        for name, value in (("make", make), ("_type", (ndim, dtype)), ("normalized", normalized), ("long", long)):
+            object.__setattr__(self, name, value)
+
+    make: Callable[[], Any]
+    normalized: Callable[[Sequence[Any], float], Any]
+    _type: tuple[int, Any]
+
+    @functools.cached_property
+    def data(self) -> Any:
+        return self.make()
+
+    @property
+    def ndim(self) -> int:
+        return self._type[0]
+
+    @property
+    def dtype(self) -> Any:
+        return self._type[1]
+
+
+def plus_channels(data: Any, shift: Any) -> Any:
+    """Channels-last data plus one number per channel."""
+    if shift.shape != data.shape[-1:] or shift.dtype != data.dtype:
+        return data + shift
+    return lax.add(data, lax.broadcast_in_dim(shift, (1,) * (data.ndim - 1) + shift.shape, (data.ndim - 1,)))
 
 
 def settled(value: ir.Value, result: Any) -> Any:
@@ -215,10 +256,9 @@ def _folded(ctx: Context, x: ChannelsLast, scale: Any, bias: Any, mean: Any, var
     source = ctx.node.inputs[0]
     single = source is not None and len(source.uses()) == 1 and not source.is_graph_output()
     alike = all(v.dtype == x.dtype for v in (scale, bias, mean, var))
-    if x.rescaled is None or training or not single or not alike or ctx.opset < 7:
+    if not isinstance(x, Postponed) or training or not single or not alike or ctx.opset < 7:
         return None
-    factor = scale / jnp.sqrt(var + np.asarray(ctx.attr("epsilon"), var.dtype))
-    return ChannelsLast(x.rescaled(factor, bias - mean * factor), long=x.long)
+    return ChannelsLast(x.normalized((scale, bias, mean, var), ctx.attr("epsilon")), long=x.long)
 
 
 def _items(results: Any) -> Sequence[Any]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
+
+from .platforms import traced_platform
 
 
 @jax.jit
@@ -19,11 +20,9 @@ def _identity(x: Any) -> Any:
     return x
 
 
-def _called(x: Any) -> Any:
-    with set_xla_metadata(inlineable="false"):
-        return _identity(x)
-
-
 def materialized(x: Any) -> Any:
     """`x`, in memory before anything reads it. Other platforms' compilers than the CPU's are left to their own."""
-    return lax.platform_dependent(x, cpu=_called, default=lambda x: x)
+    if traced_platform() != "cpu":
+        return x
+    with set_xla_metadata(inlineable="false"):
+        return _identity(x)

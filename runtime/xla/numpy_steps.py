@@ -48,13 +48,36 @@ NUMPY_STEPS: dict[str, Callable[..., Any]] = {
 }
 
 
+def is_numpy_step(eqn: Any) -> bool:
+    """Can `evaluate` run this equation?"""
+    inner = inner_of(eqn)
+    return eqn.primitive.name in NUMPY_STEPS if inner is None else all(map(is_numpy_step, inner.eqns))
+
+
+def inner_of(eqn: Any) -> Any | None:
+    """The program that a call runs; None for other equations, and for one with constants of its own."""
+    closed = eqn.params["jaxpr"] if eqn.primitive is jex.primitives.jit_p else None
+    return None if closed is None or closed.consts else closed.jaxpr
+
+
 def evaluate(inputs: Sequence[Any], outputs: Sequence[Any], steps: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
-    """The values of the variables `outputs` after the equations `steps` (all in NUMPY_STEPS), contiguous."""
-    env = dict(zip(inputs, arrays))
+    """The values of the variables `outputs` after the equations `steps` (each an `is_numpy_step`), contiguous."""
     with np.errstate(all="ignore"):
-        for eqn in steps:
-            operands = [v.val if isinstance(v, jex.Literal) else env[v] for v in eqn.invars]
+        results = _run(inputs, outputs, steps, arrays)
+    return [np.ascontiguousarray(x).reshape(v.aval.shape) for x, v in zip(results, outputs)]
+
+
+def _run(inputs: Sequence[Any], outputs: Sequence[Any], steps: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+    env = dict(zip(inputs, arrays))
+
+    def read(v: Any) -> Any:
+        return v.val if isinstance(v, jex.Literal) else env[v]
+
+    for eqn in steps:
+        operands, inner = [read(v) for v in eqn.invars], inner_of(eqn)
+        if inner is None:
             (result,) = eqn.outvars
-            value = NUMPY_STEPS[eqn.primitive.name](*operands, **eqn.params)
-            env[result] = np.asarray(value, result.aval.dtype)
-    return [np.ascontiguousarray(env[v]).reshape(v.aval.shape) for v in outputs]
+            env[result] = np.asarray(NUMPY_STEPS[eqn.primitive.name](*operands, **eqn.params), result.aval.dtype)
+        else:
+            env.update(zip(eqn.outvars, _run(inner.invars, inner.outvars, inner.eqns, operands)))
+    return [read(v) for v in outputs]

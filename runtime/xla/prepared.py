@@ -7,6 +7,7 @@ run now; the executable takes their results as arguments in the weights' place.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
@@ -14,9 +15,10 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
+import numpy as np
 import onnx_ir as ir
 
-from .numpy_steps import NUMPY_STEPS, evaluate
+from .numpy_steps import evaluate, inner_of, is_numpy_step
 from .random_keys import ENTROPY
 from .weights import Weights
 
@@ -70,16 +72,7 @@ class Preparation:
         random = [entropy] if entropy in needed else []
         variables = [*jaxpr.invars[: len(inputs)], *kept, *random]
         rest = _closed(closed, variables, jaxpr.outvars, late)
-        avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in variables]
-        sharding = jax.sharding.SingleDeviceSharding(self._device)
-        jitted = jax.jit(
-            jex.jaxpr_as_fun(rest),
-            in_shardings=sharding,
-            out_shardings=sharding,
-            keep_unused=False,
-            donate_argnums=donated,
-        )
-        return Program(jitted.trace(*avals), arrays, bool(random))
+        return Program(staged(rest, self._device, donated), arrays, bool(random))
 
     def _arrays_of(
         self, whole: Any, variables: list[Any], early: list[Any], sources: dict[Any, ir.Value]
@@ -108,12 +101,25 @@ class Preparation:
         read = [v for v in sources if v in needed]
         steps.reverse()
         arrays = [self._weights.read(sources[v]) for v in read]
-        if all(eqn.primitive.name in NUMPY_STEPS for eqn in steps):
+        if all(map(is_numpy_step, steps)):
             results = evaluate(read, wanted, steps, arrays)
         else:
             with jax.default_device(self._device):
                 results = jax.jit(jex.jaxpr_as_fun(_closed(whole, read, wanted, steps)))(*arrays)
         return jax.device_put(results, self._device)
+
+
+def staged(closed: Any, device: jax.Device, donated: tuple[int, ...] = ()) -> jax.stages.Traced:
+    """A program as one that can be lowered for a device; `donated` as in `Preparation.split`."""
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    jitted = jax.jit(
+        functools.partial(_call, closed),
+        in_shardings=sharding,
+        out_shardings=sharding,
+        keep_unused=False,
+        donate_argnums=donated,
+    )
+    return jitted.trace(*(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.in_avals))
 
 
 def _partition(jaxpr: Any, known: set[Any]) -> tuple[list[Any], list[Any]]:
@@ -124,7 +130,7 @@ def _partition(jaxpr: Any, known: set[Any]) -> tuple[list[Any], list[Any]]:
     for eqn in jaxpr.eqns:
         operands = _variables(eqn)
         before = bool(operands) and not eqn.effects and all(v in known for v in operands)
-        if before and sum(map(_bytes, eqn.outvars)) <= sum(map(_bytes, operands)):
+        if before and _is_small(eqn):
             known.update(eqn.outvars)
             early.append(eqn)
             if eqn.primitive.name in _PARTS or (parts & {*operands} and eqn.primitive.name != "concatenate"):
@@ -139,6 +145,14 @@ def _partition(jaxpr: Any, known: set[Any]) -> tuple[list[Any], list[Any]]:
         else:
             kept.add(id(eqn))
     return [e for e in early if id(e) in kept], [e for e in jaxpr.eqns if id(e) not in kept]
+
+
+def _is_small(eqn: Any) -> bool:
+    """Are the results no larger than what it reads, or those of every step of a call?"""
+    if sum(map(_bytes, eqn.outvars)) <= sum(map(_bytes, _variables(eqn))):
+        return True
+    inner = inner_of(eqn)
+    return inner is not None and all(map(_is_small, inner.eqns))
 
 
 def _variables(eqn: Any) -> list[Any]:
@@ -156,6 +170,20 @@ def _closed(whole: Any, inputs: list[Any], outputs: list[Any], eqns: list[Any]) 
     return jex.ClosedJaxpr(jaxpr, whole.consts)
 
 
+def _call(closed: Any, *arguments: Any) -> list[Any]:
+    """Run a program, as one call: jex.jaxpr_as_fun would trace every equation again."""
+    (template,) = jax.make_jaxpr(_nothing)(np.float32(0)).eqns
+    one = {name: template.params[name][0] for name in ("in_shardings", "in_layouts", "donated_invars")}
+    inputs = {name: (value,) * len(closed.in_avals) for name, value in one.items()}
+    outputs = {name: (template.params[name][0],) * len(closed.out_avals) for name in ("out_shardings", "out_layouts")}
+    return jex.primitives.jit_p.bind(*arguments, **{**template.params, **inputs, **outputs, "jaxpr": closed})
+
+
+@jax.jit
+def _nothing(x: Any) -> Any:
+    return x
+
+
 class _Keys(dict[Any, str]):
     """What a variable is computed from, as a name that is the same in every trace of the model."""
 
@@ -166,6 +194,16 @@ class _Keys(dict[Any, str]):
     def __missing__(self, variable: Any) -> str:
         eqn = self._producers[variable]
         operands = [repr(v.val) if isinstance(v, jex.Literal) else self[v] for v in eqn.invars]
-        text = f"{eqn.primitive} {eqn.params} {operands} {eqn.outvars.index(variable)}"
+        text = f"{eqn.primitive} {_text(eqn)} {operands} {eqn.outvars.index(variable)}"
         self[variable] = key = hashlib.sha256(text.encode()).hexdigest()
         return key
+
+
+def _text(eqn: Any) -> str:
+    inner = inner_of(eqn)
+    return str(eqn.params) if inner is None else _text_of_program(inner)
+
+
+@functools.lru_cache(256)
+def _text_of_program(jaxpr: Any) -> str:
+    return str(jaxpr)

@@ -23,7 +23,7 @@ def _simple(function: Any) -> Any:
 
 
 def relu(x: Any) -> Any:
-    return jnp.maximum(x, np.asarray(0, x.dtype))
+    return lax.max(x, np.zeros((), x.dtype))
 
 
 def leaky_relu(ctx: Context, node: ir.Node, x: Any) -> Any:
@@ -75,9 +75,16 @@ def shrink(ctx: Context, node: ir.Node, x: Any) -> Any:
 def gelu(ctx: Context, node: ir.Node, x: Any) -> Any:
     if ctx.attr("approximate", "none") == "tanh":
         return gelu_tanh(x)
+    return gelu_erf(x)
+
+
+# Functions under jax.jit are traced and lowered once for each shape, not once for each node.
+@jax.jit
+def gelu_erf(x: Any) -> Any:
     return _scalar(0.5, x) * x * (_scalar(1, x) + jax.scipy.special.erf(x * _scalar(math.sqrt(0.5), x)))
 
 
+@jax.jit
 def gelu_tanh(x: Any) -> Any:
     inner = _scalar(math.sqrt(2 / math.pi), x) * (x + _scalar(0.044715, x) * x * x * x)
     return _scalar(0.5, x) * x * (_scalar(1, x) + jnp.tanh(inner))
@@ -88,19 +95,23 @@ def swish(ctx: Context, node: ir.Node, x: Any) -> Any:
 
 
 def softmax(ctx: Context, node: ir.Node, x: Any) -> Any:
-    def over(x: Any, axis: int) -> Any:
-        powers = jnp.exp(_below_maximum(x, axis))
-        return powers / jnp.sum(powers, axis, keepdims=True)
+    return _over_axis(ctx, x, _softmax)
 
-    return _over_axis(ctx, x, over)
+
+@functools.partial(jax.jit, static_argnames="axis")
+def _softmax(x: Any, axis: int) -> Any:
+    powers = jnp.exp(_below_maximum(x, axis))
+    return powers / jnp.sum(powers, axis, keepdims=True)
 
 
 def log_softmax(ctx: Context, node: ir.Node, x: Any) -> Any:
-    def over(x: Any, axis: int) -> Any:
-        below = _below_maximum(x, axis)
-        return below - jnp.log(jnp.sum(jnp.exp(below), axis, keepdims=True))
+    return _over_axis(ctx, x, _log_softmax)
 
-    return _over_axis(ctx, x, over)
+
+@functools.partial(jax.jit, static_argnames="axis")
+def _log_softmax(x: Any, axis: int) -> Any:
+    below = _below_maximum(x, axis)
+    return below - jnp.log(jnp.sum(jnp.exp(below), axis, keepdims=True))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

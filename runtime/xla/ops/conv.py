@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 from jax import lax
+from pfvm.errors import InvalidModelError
 from pfvm.runtime.xla.context import Context
-from pfvm.runtime.xla.layouts import ChannelsLast, accepting, adapts, channels_last, plain
+from pfvm.runtime.xla.layouts import ChannelsLast, Postponed, accepting, adapts, channels_last, plain, plus_channels
 from pfvm.runtime.xla.ops.conv_products import product_for
+from pfvm.runtime.xla.ops.conv_shifted import shifted_convolution
 from pfvm.runtime.xla.ops.windows import Window, check_fits, read_window
 from pfvm.runtime.xla.registry import register
 
@@ -30,29 +32,54 @@ def conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Any:
 
 def _conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> ChannelsLast:
     prepared = any(w is operand for operand in ctx.operands) and ctx.known(w) is not None
-    folds = {user.op_type for user, _ in ctx.node.outputs[0].uses()} == {"BatchNormalization"}
-    y = _convolve(ctx, x, w, prepared=prepared and not folds)  # most likely nobody will read it: as short as can be
-    shifted = _is_shifted(ctx, w)
+    window, group = _geometry(ctx, x, w)
+    data, long = channels_last(x), _is_shifted(w.shape, group)
 
-    def rescaled(factor: Any, shift: Any) -> Any:
-        weights = w * factor.reshape((-1,) + (1,) * (w.ndim - 1))
-        return _convolve(ctx, x, weights, prepared=prepared) + (shift if bias is None else bias * factor + shift)
+    def convolved(kernel: Any, shift: Any) -> Any:
+        y = _convolve(data, kernel, window, group, prepared=prepared)
+        return y if shift is None else plus_channels(y, shift)
 
-    return ChannelsLast(y if bias is None else y + bias, rescaled, long=shifted)
+    def normalized(statistics: Sequence[Any], epsilon: float) -> Any:
+        return convolved(*_normalized_weights(w, bias, *statistics, epsilon=epsilon))
+
+    readers = {(user.op_type, user.graph) for user, _ in node.outputs[0].uses()}
+    if x.dtype == w.dtype and readers == {("BatchNormalization", node.graph)}:
+        return Postponed(lambda: convolved(_spatial_first(w), bias), x.ndim, x.dtype, normalized, long)
+    return ChannelsLast(convolved(_spatial_first(w), bias), long=long)
 
 
-def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None, prepared: bool = False) -> Any:
-    """The channels-last data of the convolution that the attributes describe, without bias.
+@functools.partial(jax.jit, static_argnames="epsilon")  # one step, which runs when the model is loaded
+def _normalized_weights(
+    w: Any, bias: Any, scale: Any, offset: Any, mean: Any, var: Any, *, epsilon: float
+) -> tuple[Any, Any]:
+    """Kernel and bias of a convolution with the normalization of its result inside."""
+    factor = scale / jnp.sqrt(var + np.asarray(epsilon, var.dtype))
+    shift = offset - mean * factor
+    kernel = _spatial_first(w * factor.reshape((-1,) + (1,) * (w.ndim - 1)))
+    return kernel, shift if bias is None else bias * factor + shift
 
-    `accumulate` is the result type where it differs, `prepared`: what follows from `w` alone is computed at load time.
-    Raises UnsupportedOpError where the kernel does not fit.
-    """
-    group = ctx.attr("group") or 1
+
+def _geometry(ctx: Context, x: Any, w: Any) -> tuple[Window, int]:
+    """The window and the number of groups. Raises UnsupportedOpError where the kernel does not fit."""
     window = read_window(ctx, x.shape[2:], w.shape[2:])
     check_fits(ctx, x.shape[2:], window)
-    data, kernel = channels_last(x), _spatial_first(w)
-    if accumulate is None and _is_shifted(ctx, w):
-        return _grouped(data, kernel, window, group)
+    group = ctx.attr("group") or 1
+    if x.shape[1] != w.shape[1] * group or w.shape[0] % group:
+        given = f"{x.shape[1]} channels, weights {list(w.shape)} and group {group}"
+        raise InvalidModelError(f"{ctx.where}: {given} do not go together")
+    return window, group
+
+
+def _convolve(
+    data: Any, kernel: Any, window: Window, group: int, accumulate: Any = None, prepared: bool = False
+) -> Any:
+    """The convolution of N, spatial, C with spatial, I, O.
+
+    `accumulate` is the result type where it differs, `prepared`: what follows from the kernel alone is computed at load
+    time.
+    """
+    if accumulate is None and _is_shifted((kernel.shape[-1], kernel.shape[-2], *kernel.shape[:-2]), group):
+        return shifted_convolution(data, kernel, window, group)
     if accumulate is None and group == 1:
         product = product_for(data.shape, data.dtype, kernel.shape, window, prepared)
         if product is not None:
@@ -79,42 +106,19 @@ def _convolve(ctx: Context, x: Any, w: Any, accumulate: Any = None, prepared: bo
     return convolution(data, kernel)
 
 
-def _is_shifted(ctx: Context, w: Any) -> bool:
+def _is_shifted(weights: tuple[int, ...], group: int) -> bool:
     """Is the convolution written out over the kernel's positions?"""
-    return (ctx.attr("group") or 1) > 1 and math.prod(w.shape[2:]) <= _MAX_SHIFTED_TAPS
+    return group > 1 and math.prod(weights[2:]) <= _MAX_SHIFTED_TAPS
 
 
 def _spatial_first(w: Any) -> Any:
     """O, I, spatial → spatial, I, O."""
-    return jnp.transpose(w, (*range(2, w.ndim), 1, 0))
+    return lax.transpose(w, (*range(2, w.ndim), 1, 0))
 
 
 def _dimension_numbers(rank: int) -> tuple[str, str, str]:
     spatial = "DHWXYZ"[-(rank - 2) :] if rank <= 5 else "abcdef"[: rank - 2]
     return (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
-
-
-@functools.partial(jax.jit, static_argnums=(2, 3))  # traced once for each shape
-def _grouped(x: Any, w: Any, window: Window, group: int) -> Any:
-    """One product and sum for each kernel position: elementwise for depthwise weights, else a matmul per group."""
-    result = x.dtype
-    if result.itemsize < 4:  # a long sum needs more bits than half precision has
-        x, w = x.astype(jnp.float32), w.astype(jnp.float32)
-    padded = lax.pad(x, np.zeros((), x.dtype), ((0, 0, 0), *((a, b, 0) for a, b in window.pads), (0, 0, 0)))
-    if w.shape[-2] == 1:
-        padded = jnp.repeat(padded, w.shape[-1] // x.shape[-1], axis=-1)  # output channels of each input channel
-        terms = (window.shifted(padded, tap, first=1) * w[(*tap, 0)] for tap in window.taps())
-        return functools.reduce(operator.add, terms).astype(result)
-    n, *_, c = padded.shape
-    split = jnp.moveaxis(padded.reshape(*padded.shape[:-1], group, c // group), -2, 1)  # N, group, spatial, C / group
-    weights = w.reshape(*w.shape[:-1], group, -1)
-    products = (
-        jnp.einsum("ngpc,cgo->ngpo", view.reshape(n, group, -1, c // group), weights[tap])
-        for tap in window.taps()
-        for view in (window.shifted(split, tap),)
-    )
-    total = jnp.moveaxis(functools.reduce(operator.add, products), 1, 2)
-    return total.reshape(n, *window.output_size(x.shape[1:-1]), w.shape[-1]).astype(result)
 
 
 def conv_transpose(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> ChannelsLast:
@@ -140,7 +144,7 @@ def conv_transpose(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None
         feature_group_count=group,
         dimension_numbers=_dimension_numbers(x.ndim),
     )
-    return ChannelsLast(y if bias is None else y + bias)
+    return ChannelsLast(y if bias is None else plus_channels(y, bias))
 
 
 def _transposed_pads(
@@ -182,7 +186,9 @@ def integer_convolution(ctx: Context, x: Any, w: Any, x_zero: Any, w_zero: Any) 
             if w_zero.size > 1
             else w_zero.astype(jnp.int32).reshape(())
         )
-    return plain(ChannelsLast(_convolve(ctx, x, w.astype(jnp.int32) - shift, accumulate=jnp.int32)))
+    window, group = _geometry(ctx, x, w)
+    kernel = _spatial_first(w.astype(jnp.int32) - shift)
+    return plain(ChannelsLast(_convolve(channels_last(x), kernel, window, group, accumulate=jnp.int32)))
 
 
 register("Conv")(_conv)

@@ -106,7 +106,12 @@ def winograd(x: Any, w: Any, pads: tuple[tuple[int, int], ...]) -> Any:
     The transforms of data and results only add. Its errors are those of float32 sums. An infinity or NaN reaches the
     outputs that it reaches in any convolution, but what would be infinite may be NaN.
     """
-    return _tiled(x, _kernel_tiles(_kernel_tiles(w, 0), 1).reshape(16, *w.shape[2:]), pads)
+    return _tiled(x, _transformed(w), pads)
+
+
+@jax.jit  # one step, which runs when the model is loaded
+def _transformed(w: Any) -> Any:
+    return _kernel_tiles(_kernel_tiles(w, 0), 1).reshape(16, *w.shape[2:])
 
 
 @functools.partial(jax.jit, static_argnums=2)  # traced once for each shape

@@ -27,9 +27,20 @@ def binary(name: str) -> Any:
     """A rule from the name of a function of ctx.xp of two operands."""
 
     def rule(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
-        return getattr(ctx.xp, name)(a, align_legacy(ctx, a, b))
+        return _combined(ctx, name, a, align_legacy(ctx, a, b))
 
     return rule
+
+
+# What jax.numpy's functions come to where nothing is promoted, for a quarter of their time.
+_DIRECT = {"add": lax.add, "subtract": lax.sub, "multiply": lax.mul, "maximum": lax.max, "minimum": lax.min}
+
+
+def _combined(ctx: Context, name: str, a: Any, b: Any) -> Any:
+    direct = None if ctx.on_host else _DIRECT.get(name)
+    if direct is None or a.dtype != b.dtype or a.dtype.kind != "f" or not (a.shape == b.shape or b.ndim == 0):
+        return getattr(ctx.xp, name)(a, b)
+    return direct(a, b)
 
 
 def div(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
@@ -85,7 +96,7 @@ def _is_float(x: Any) -> bool:
 
 def _variadic(name: str) -> Any:
     def rule(ctx: Context, node: ir.Node, *operands: Any) -> Any:
-        return functools.reduce(getattr(ctx.xp, name), operands)
+        return functools.reduce(functools.partial(_combined, ctx, name), operands)
 
     return rule
 
@@ -127,9 +138,9 @@ def clip(ctx: Context, node: ir.Node, x: Any, low: Any = None, high: Any = None)
             None if v is None else np.asarray(v, x.dtype) for v in (ctx.attr("min", None), ctx.attr("max", None))
         )
     if low is not None:
-        x = ctx.xp.maximum(x, low.reshape(()))
+        x = _combined(ctx, "maximum", x, low.reshape(()))
     if high is not None:
-        x = ctx.xp.minimum(x, high.reshape(()))
+        x = _combined(ctx, "minimum", x, high.reshape(()))
     return x
 
 

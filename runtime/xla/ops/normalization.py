@@ -6,6 +6,7 @@ import functools
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
@@ -92,8 +93,13 @@ def layer_normalization(ctx: Context, node: ir.Node, x: Any, scale: Any, bias: A
     axis = ctx.attr("axis", -1)
     axis = axis + x.ndim if axis < 0 else axis
     stash = ir.DataType(ctx.attr("stash_type", 1)).numpy()
+    return _layer_normalized(x, scale, bias, axis, ctx.attr("epsilon", 1e-5), stash)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4, 5))  # traced and lowered once for each shape
+def _layer_normalized(x: Any, scale: Any, bias: Any, axis: int, epsilon: float, stash: Any) -> tuple[Any, Any, Any]:
     wide = jnp.promote_types(x.dtype, stash)
-    y, mean, inverse = _standardize(x.astype(wide), tuple(range(axis, x.ndim)), ctx.attr("epsilon", 1e-5))
+    y, mean, inverse = _standardize(x.astype(wide), tuple(range(axis, x.ndim)), epsilon)
     y = y.astype(x.dtype) * scale
     return y if bias is None else y + bias, mean.astype(stash), inverse.astype(stash)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jax import lax
@@ -29,24 +29,28 @@ class Window:
         """Every position inside the kernel."""
         return itertools.product(*(range(k) for k in self.kernel))
 
+    def unpadded(self) -> Window:
+        """The same over an operand that is padded already."""
+        return dataclasses.replace(self, pads=((0, 0),) * len(self.kernel))
+
+    def bounds(
+        self, shape: Sequence[int], tap: tuple[int, ...], first: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Starts, limits and strides of the slice that `shifted` takes of an operand of `shape`."""
+        last = first + len(self.kernel)
+        begin, end = [0] * len(shape), list(shape)
+        spans = [(k - 1) * d for k, d in zip(self.kernel, self.dilations)]
+        for axis, (t, d, s, span) in enumerate(zip(tap, self.dilations, self.strides, spans), first):
+            begin[axis] = t * d
+            end[axis] = begin[axis] + (shape[axis] - span - 1) // s * s + 1
+        return tuple(begin), tuple(end), (1,) * first + self.strides + (1,) * (len(shape) - last)
+
     def shifted(self, x: Any, tap: tuple[int, ...], first: int = 2) -> Any:
         """The operand (already padded) as kernel position `tap` sees it: one element for each output position.
 
         `first` is its first spatial axis.
         """
-        unpadded = dataclasses.replace(self, pads=((0, 0),) * len(self.kernel))
-        last = first + len(self.kernel)
-        out = unpadded.output_size(x.shape[first:last])
-        begin = [t * d for t, d in zip(tap, self.dilations)]
-        end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, out, self.strides)]
-        before, after = (0,) * first, (0,) * (x.ndim - last)
-        ones = (1,) * first, (1,) * (x.ndim - last)
-        return lax.slice(
-            x,
-            (*before, *begin, *after),
-            (*x.shape[:first], *end, *x.shape[last:]),
-            (*ones[0], *self.strides, *ones[1]),
-        )
+        return lax.slice(x, *self.bounds(x.shape, tap, first))
 
 
 def read_window(ctx: Context, size: tuple[int, ...], kernel: tuple[int, ...]) -> Window:

@@ -31,6 +31,7 @@ def compile(
     freeze: bool | None = None,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
     steps_per_call: int | None = None,
+    device_options: Mapping[str, Any] | None = None,
 ) -> CompiledFunction:
     """Compile a function, training step or nn.Module for the inputs' shapes and dtypes; it is called like `fn`.
 
@@ -54,6 +55,7 @@ def compile(
     steps_per_call: K: a call runs a training step K times, on K batches stacked along a new first axis, and returns
         results stacked alike (a vector of losses). `example_inputs` are those of one step. Numbers of optimizers are
         read once a call; random numbers are those of K calls of one step.
+    device_options: the options that `pfvm.load` takes for this device, {"threads": 1} say.
 
     Raises CaptureError (names the source line), OptionError, NotBuiltError, MissingExtraError.
     """
@@ -71,7 +73,7 @@ def compile(
     if steps_per_call is not None:
         exported = repeated(exported, steps_per_call)
     result = compile_source(exported.model, settings)
-    executable = load_executable(result.model, target)
+    executable = load_executable(result.model, target, **(device_options or {}))
     return CompiledFunction(exported, result, executable, target, settings.artifacts, steps_per_call)
 
 

@@ -34,6 +34,7 @@ def epoch(
     codegen_dir: str | os.PathLike[str] | None = None,
     options: option_schema.Options | Mapping[str, Any] | str | os.PathLike[str] | None = None,
     shuffle: bool = True,
+    device_options: Mapping[str, Any] | None = None,
 ) -> Epoch:
     """Compile a training step together with the loop over its data: `run = pfvm.epoch(…)`, then `run()` is an epoch.
 
@@ -42,7 +43,7 @@ def epoch(
         "t": [b]}. It is copied to the device now and stays there; later changes of these tensors are not seen.
     batch_size: rows of a step. An epoch is N // batch_size steps; the rows left over wait.
     shuffle: another order of the rows in every epoch, computed on the device from a seed: the same on every device.
-    device, codegen_dir, options: as for `pfvm.compile`.
+    device, codegen_dir, options, device_options: as for `pfvm.compile`.
 
     Raises what `pfvm.compile` raises, and InputError for data whose first axes differ or are shorter than a batch.
     """
@@ -63,7 +64,7 @@ def epoch(
     step = repeatable(capture(fn, sample))
     model = epoch_model(step.model, rows, batch_size, row_order(rows, batch_size, shuffle), per_step(step))
     result = compile_source(model, settings)
-    executable = load_executable(result.model, target)
+    executable = load_executable(result.model, target, **(device_options or {}))
     return Epoch(step, model, result, executable, target, settings.artifacts, data, rows // batch_size)
 
 

@@ -257,3 +257,46 @@ def _is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+# ---- training
+
+
+YARDSTICK = """import numpy as np, torch
+def batch(): return {"x": np.ones((4, 3), np.float32)}
+def torch_step():
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def step(batch):
+        optimizer.zero_grad()
+        loss = model(batch["x"]).square().mean()
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+    return model, step
+def jax_step(weights):
+    import jax
+    def loss(p, batch): return ((batch["x"] @ p[0].T + p[1]) ** 2).mean()
+    def step(state, batch):
+        value, slope = jax.value_and_grad(loss)(state, batch)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, state, slope), value
+    return step, (weights["weight"], weights["bias"])
+"""
+
+
+def test_training_steps_are_measured_per_step_and_compared(tmp_path: Path) -> None:
+    for package in ("torch", "jax"):
+        pytest.importorskip(package)
+    file = net(tmp_path, YARDSTICK)
+    request = Request([file], ["pfvm:cpu", "xla:cpu"], ["torch,jax"], train=True, steps_per_call=3, **QUICK)
+    (measured,) = bench(request)["models"]
+    assert measured["model"] == "training net, 3 steps a call"
+    assert [row["candidate"] for row in measured["results"]] == ["pfvm:cpu", "xla:cpu", "torch", "jax"]
+    for row in measured["results"]:
+        assert row["differs"] is None and 0 < row["cpu_seconds"] and 0 < row["median_seconds"]
+    with pytest.raises(OptionError, match="no such yardstick; there are mlp, resnet18"):
+        bench(request._replace(models=["nothing"]))
+    with pytest.raises(OptionError, match="with --train expected one of torch, torch.compile, jax"):
+        bench(request._replace(against=["onnxruntime"]))
+    with pytest.raises(OptionError, match="with --train only"):
+        bench(request._replace(train=False))

@@ -271,8 +271,17 @@ def check(
 
 @app.command()
 def bench(
-    models: Annotated[list[Path], typer.Argument(help="ONNX files.", show_default=False)],
+    models: Annotated[list[Path], typer.Argument(help="ONNX files; with --train, see there.", show_default=False)],
     device: Annotated[list[str], typer.Option("--device", help="See `pfvm devices`. Repeatable.")] = ["pfvm:cpu"],  # noqa: B006
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train",
+            help="Measure training steps: mlp, transformer, resnet18, or FILE.py like those in tools/bench/baselines. "
+            "--against is then torch, torch.compile or jax.",
+        ),
+    ] = False,
+    steps_per_call: Annotated[int, typer.Option("--steps-per-call", help="With --train: steps in one call.")] = 1,
     against: Annotated[
         list[str],
         typer.Option(
@@ -301,22 +310,9 @@ def bench(
 
     command = ["pfvm", *sys.argv[1:]]
     run_bench(
-        Request(
-            models,
-            device,
-            against,
-            json_file,
-            threads,
-            rounds,
-            seconds,
-            timeout,
-            shape,
-            seed,
-            spinning,
-            command,
-            plot_file,
-        )
-    )
+        Request(models, device, against, json_file, threads, rounds, seconds, timeout, shape, seed, spinning, command,
+                plot_file, train, steps_per_call)
+    )  # fmt: skip
 
 
 @app.command()

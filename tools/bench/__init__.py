@@ -3,5 +3,6 @@
 command.py      one run of the command           candidates.py   what is compared
 process.py      a candidate's process, seen from outside         worker.py, engines.py   the process itself
 turns.py        whose turn it is                 figures.py      median, spread, noise
+training.py     training steps (--train)
 machine.py      where it ran                     report.py, plot.py   table and JSON; bar chart
 """

@@ -22,7 +22,7 @@ from pfvm.tools.console import err
 from pfvm.tools.npz import read_npz, write_npz
 from pfvm.tools.run import kind
 
-from . import machine
+from . import machine, training
 from .candidates import Candidate, candidates
 from .engines import Settings
 from .plot import plot
@@ -36,7 +36,7 @@ _LEAST_ROUNDS = 5
 class Request(NamedTuple):
     """The command's options; `seconds` is the length of one turn. Everything is measured once for each of `threads`."""
 
-    models: Sequence[Path]
+    models: Sequence[Path | str]
     devices: Sequence[str]
     against: Sequence[str] = ()
     json_file: Path | None = None
@@ -49,6 +49,8 @@ class Request(NamedTuple):
     spinning: bool = False
     command: Sequence[str] = ()
     plot_file: Path | None = None
+    train: bool = False  # `models` are yardsticks of training
+    steps_per_call: int = 1
 
 
 def bench(request: Request) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def bench(request: Request) -> dict[str, Any]:
     Raises OptionError, the errors of reading a model, and PfvmError (after all tables) where a candidate failed.
     """
     _check(request)
-    compared = {path: candidates(request.devices, request.against, path.stem) for path in request.models}
+    compared = {path: _candidates(path, request) for path in _files(request)}
     load_before = machine.load()
     report: dict[str, Any] = {
         "command": list(request.command),
@@ -68,15 +70,16 @@ def bench(request: Request) -> dict[str, Any]:
         "thread_spinning": request.spinning,
         "rounds": request.rounds,
         "turn_seconds": request.seconds,
+        **({"steps_per_call": request.steps_per_call} if request.train else {}),
         "models": [],
     }
     spins = "on" if request.spinning else "off"
     for threads in request.threads:
         err().print(f"{threads} thread(s), ONNX Runtime's thread spinning {spins}, {request.rounds} rounds")
-        for path in request.models:
-            measured = _model(path, compared[path], request, threads, load_before)
+        for path, each in compared.items():
+            measured = (_training if request.train else _model)(path, each, request, threads, load_before)
             report["models"].append(measured)
-            print_model(path.name, measured["results"])
+            print_model(measured["model"], measured["results"])
             if request.json_file is not None:
                 _write(request.json_file, json.dumps(report, indent=1) + "\n")
     if request.plot_file is not None:
@@ -90,12 +93,47 @@ def bench(request: Request) -> dict[str, Any]:
 def _check(request: Request) -> None:
     if request.rounds < _LEAST_ROUNDS:
         raise OptionError(f"--rounds {request.rounds}: at least {_LEAST_ROUNDS} are needed for a median and a spread")
+    if request.steps_per_call < 1 or (request.steps_per_call > 1 and not request.train):
+        raise OptionError(f"--steps-per-call {request.steps_per_call}: at least 1, and with --train only")
     for threads in request.threads:
         if not 1 <= threads <= machine.cores():
             raise OptionError(f"--threads {threads}: this machine has {machine.cores()} cores")
     for option, file in (("--json", request.json_file), ("--plot", request.plot_file)):
         if file is not None and not file.absolute().parent.is_dir():
             raise OptionError(f"{option} {file}: no such folder")
+
+
+def _files(request: Request) -> list[Path]:
+    return [training.yardstick(str(name)) if request.train else Path(name) for name in request.models]
+
+
+def _candidates(path: Path, request: Request) -> list[Candidate]:
+    if request.train:
+        return training.candidates(path, request.devices, request.against)
+    return candidates(request.devices, request.against, path.stem)
+
+
+def _training(
+    path: Path, compared: Sequence[Candidate], request: Request, threads: int, load_before: float
+) -> dict[str, Any]:
+    """Seconds are those of one step; losses of the first call are compared."""
+    steps = request.steps_per_call
+    with tempfile.TemporaryDirectory(prefix="pfvm-bench-") as folder:
+        calls = _measure(path, Path(folder), compared, request, threads)
+        results = {c.name: _losses(Path(folder) / f"{i}.npz") for i, c in enumerate(compared)}
+    outcomes = [
+        call._replace(rounds=tuple(r / steps for r in call.rounds), cpu=tuple(c / steps for c in call.cpu))
+        for call in calls
+    ]
+    return {
+        "model": f"training {path.stem.removeprefix('train_')}" + (f", {steps} steps a call" if steps > 1 else ""),
+        "threads": threads,
+        "results": rows(outcomes, _differences(results), load_before, machine.cores()),
+    }
+
+
+def _losses(path: Path) -> Mapping[str, Any] | None:
+    return read_npz(path, ()) if path.exists() else None
 
 
 def _model(
@@ -127,12 +165,14 @@ def _inputs(model: ir.Model, request: Request) -> dict[str, Any]:
 def _measure(path: Path, folder: Path, compared: Sequence[Candidate], request: Request, threads: int) -> list[Outcome]:
     from rich.progress import Progress
 
-    settings = Settings(str(path.resolve()), str(folder / "inputs.npz"), threads, request.spinning)
+    steps = request.steps_per_call if request.train else 0
+    settings = Settings(str(path.resolve()), str(folder / "inputs.npz"), threads, request.spinning, steps)
     by_name = {c.name: (number, c) for number, c in enumerate(compared)}
 
     def load_request(name: str) -> dict[str, Any]:
         number, candidate = by_name[name]
-        outputs = str(folder / f"{number}.npz") if candidate.runs_the_model else ""
+        compares = request.train or candidate.runs_the_model
+        outputs = str(folder / f"{number}.npz") if compares else ""
         return {"do": "load", "candidate": candidate._asdict(), "settings": settings._asdict(), "outputs": outputs}
 
     start = {name: functools.partial(Process, name, threads) for name in by_name}

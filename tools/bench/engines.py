@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pfvm.errors import PfvmError
 from pfvm.tools.npz import read_npz
 
+from . import training
 from .candidates import Candidate
 
 Call = Callable[[], Any]
@@ -24,10 +25,13 @@ class Settings(NamedTuple):
     feeds: str  # .npz
     threads: int
     spinning: bool
+    train_steps: int = 0  # in a call; 0: the candidates run a model, not a training step
 
 
 def prepare(candidate: Candidate, settings: Settings) -> Callable[[], Call]:
     """Reads the inputs. What is returned loads the candidate; a call then runs it once and waits for the results."""
+    if settings.train_steps:
+        return training.prepare(candidate, settings.threads, settings.spinning, settings.train_steps)
     if candidate.file:
         return lambda: _python_net(candidate, settings.threads)
     feeds = _feeds(settings)

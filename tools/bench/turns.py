@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Outcome(NamedTuple):
-    """What became of one candidate: its rounds (median seconds of a call), or the error that ended it."""
+    """What became of one candidate: its rounds (median seconds, and CPU seconds, of a call), or its error."""
 
     name: str
     load_seconds: float | None = None
@@ -20,6 +20,7 @@ class Outcome(NamedTuple):
     calls: int = 0
     peak_bytes: int | None = None
     error: str | None = None
+    cpu: tuple[float, ...] = ()
 
 
 class Timing(NamedTuple):
@@ -76,4 +77,5 @@ def _attempt(
         return outcome._replace(**answer)
     if request["do"] == "peak":
         return outcome._replace(peak_bytes=answer["bytes"])
-    return outcome._replace(rounds=(*outcome.rounds, answer["median"]), calls=outcome.calls + answer["calls"])
+    rounds, cpu = (*outcome.rounds, answer["median"]), (*outcome.cpu, answer["cpu"])
+    return outcome._replace(rounds=rounds, cpu=cpu, calls=outcome.calls + answer["calls"])

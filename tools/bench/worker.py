@@ -1,6 +1,6 @@
 """A candidate's process: `python -m pfvm.tools.bench.worker`, JSON lines in and out.
 
-{"do": "load", …} → {"load_seconds", "first_call_seconds"};  {"do": "measure", "seconds"} → {"calls", "median"};
+{"do": "load", …} → {"load_seconds", "first_call_seconds"};  {"do": "measure", "seconds"} → {"calls", "median", "cpu"};
 {"do": "peak"} → {"bytes"}. What fails answers {"error": message}. Everything else that is printed goes to stderr.
 """
 
@@ -48,16 +48,18 @@ class Worker:
         return {"load_seconds": loaded - start, "first_call_seconds": called - loaded}
 
     def measure(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Calls for that many seconds, at least three times; the median of one call."""
+        """Calls for that many seconds, at least three times; the median of one call, and the mean of its CPU time."""
         call, clock = self._call, time.perf_counter
         call()  # the caches are another process's
         durations: list[float] = []
+        used = time.process_time()
         end = clock() + request["seconds"]
         while len(durations) < _LEAST_CALLS or clock() < end:
             start = clock()
             call()
             durations.append(clock() - start)
-        return {"calls": len(durations), "median": statistics.median(durations)}
+        used = time.process_time() - used
+        return {"calls": len(durations), "median": statistics.median(durations), "cpu": used / len(durations)}
 
     def peak(self, request: dict[str, Any]) -> dict[str, Any]:
         """The most memory that the process has held."""

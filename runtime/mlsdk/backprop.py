@@ -24,7 +24,7 @@ def with_backward(function: Step, optimizers: Sequence[torch.optim.Optimizer]) -
     if not optimizers:
         raise OptionError("options={'backprop': True} needs optimizers=[…]: their steps are added to the function")
 
-    @functools.wraps(function)
+    @functools.wraps(function, updated=())
     def train_step(inputs: dict[str, Any]) -> Any:
         for optimizer in optimizers:
             optimizer.zero_grad()

@@ -224,7 +224,7 @@ def _name(function: Function) -> str:
 
 
 def _without_grad(function: Function) -> Function:
-    @functools.wraps(function)
+    @functools.wraps(function, updated=())
     def forward(inputs: Any) -> Any:
         with torch.no_grad():
             return function(inputs)

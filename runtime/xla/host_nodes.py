@@ -28,6 +28,7 @@ _REASONS: dict[str, tuple[tuple[str, str], ...]] = {
     "optionals": (("", "Optional"), ("", "OptionalGetElement"), ("", "OptionalHasElement")),
     "strings": (
         *(("", name) for name in ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit")),
+        (_ML, "CategoryMapper"),
         *((_MICROSOFT, name) for name in ("StringConcat", "Tokenizer", "WordConvEmbedding", "MurmurHash3")),
     ),
     "text features": (("", "TfIdfVectorizer"),),

@@ -84,7 +84,8 @@ def _patches_product(x: Any, w: Any, window: Window) -> Any:
         padded = _last_axis_patches(padded, kernel, stride)
     else:
         outer.append((kernel, stride, dilation))
-    rest = Window(*(tuple(each[i] for each in outer) for i in range(3)), pads=((0, 0),) * len(outer))
+    kernels, strides, dilations = zip(*outer) if outer else ((), (), ())
+    rest = Window(kernels, strides, dilations, ((0, 0),) * len(outer))
     rows = jnp.concatenate([rest.shifted(padded, tap, first=1) for tap in rest.taps()], -1)
     return jnp.matmul(rows, w.reshape(-1, w.shape[-1]))
 

@@ -188,6 +188,11 @@ FUNCTIONS: dict[str, Case] = {
         (IMG,),
     ),
     "triangles": (lambda x: (x.tril(), x.triu(1), torch.ones(4, 4, dtype=torch.bool).tril()), (X,)),
+    "as_strided": (
+        lambda x: (x.as_strided((3, 4), (2, 1)), (x * 1).transpose(0, 2).as_strided((2, 2), (1, 3), 1)),
+        (X,),
+    ),
+    "pool_of_channels_last": (lambda x: torch.nn.functional.adaptive_avg_pool2d(x[None].permute(0, 3, 1, 2), 1), (X,)),
     "diagonal": (lambda x: (x.diagonal(0, 1, 2), torch.diag_embed(x[0])), (X,)),
     "unfold": (lambda x: (x.unfold(2, 2, 1), x.unfold(1, 2, 1)), (X,)),
     "im2col": (lambda x: F.unfold(x, 3, padding=1), (IMG,)),

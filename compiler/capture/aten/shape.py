@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
-from pfvm.compiler.capture.emit import Arg, Emitter, axis, val
+from pfvm.compiler.capture.emit import Arg, Emitter, axis, sizes, val
 
 from .registry import rule
 
@@ -139,6 +140,30 @@ def diagonal(e: Emitter, node: Node, x: Arg, offset: int = 0, dim1: int = 0, dim
     front = permute(e, node, x, [first, second, *rest])
     read = e.op("GatherND", front, e.torch_constant(pairs, "pairs"))
     return e.op("Transpose", read, perm=[*range(1, len(rest) + 1), 0]) if rest else read
+
+
+@rule(aten.as_strided.default)
+def as_strided(e: Emitter, node: Node, x: Arg, size: Any, stride: Any, storage_offset: Any = None) -> ir.Value:
+    """The same elements in the same order (only strides of dimensions of size 1 differ, as after adaptive pooling of a
+    channels-last image), or a gather of places in memory from x laid out as its memory is."""
+    seen, result = val(x), val(node)
+    here, there = sizes(seen.shape), sizes(result.shape)
+    strides = list(zip(here, sizes(seen.stride()), sizes(result.stride()))) if here == there else None
+    if strides is not None and all(n == 1 or a == b for n, a, b in strides) and storage_offset in (None, 0):
+        return e.op("Identity", e.tensor(x))
+    if not all(isinstance(n, int) for n in (*here, *there, *sizes(seen.stride()), *sizes(result.stride()))):
+        raise e.refuse("places in memory of a symbolic dimension; write it with unfold or slices", node)
+    order = sorted((d for d in range(len(here))), key=lambda d: (-seen.stride(d), -here[d]))
+    dense = torch.empty([here[d] for d in order], device="meta").stride()
+    if any(here[d] > 1 and seen.stride(d) != step for d, step in zip(order, dense)):
+        raise e.refuse("reads memory beside a view; copy the view with .contiguous() first", node)
+    places = np.array(result.storage_offset() - seen.storage_offset(), np.int64)
+    for n, step in zip(there, result.stride()):
+        places = places[..., None] + np.arange(n) * step
+    if places.size and not 0 <= places.min() <= places.max() < seen.numel():
+        raise e.refuse("reads memory beside a view; copy the view with .contiguous() first", node)
+    flat = e.op("Reshape", permute(e, node, x, order), e.ints([-1], "shape"))
+    return e.op("Gather", flat, e.constant(places, "places"))
 
 
 @rule(aten.flip.default)

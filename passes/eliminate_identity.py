@@ -142,8 +142,10 @@ def clip_nothing(node: ir.Node, rw: Rewriter) -> bool:
 
 
 def reduce_nothing(node: ir.Node, rw: Rewriter) -> bool:
-    """ReduceSum/Max/Min/Mean/Prod over no axis (noop_with_empty_axes) → x."""
-    view = rw.view(node)
+    """ReduceSum/Max/Min/Mean/Prod over no axis (noop_with_empty_axes), or over dims of size 1 that are kept → x."""
+    view, source = rw.view(node), node.inputs[0]
+    if view.attr("keepdims") == 1 and source is not None and same_dims(source.shape, node.outputs[0].shape):
+        return _forward(node, rw, source, "reduce_nothing")
     try:
         noop = view.attr("noop_with_empty_axes")
     except KeyError:
@@ -151,7 +153,7 @@ def reduce_nothing(node: ir.Node, rw: Rewriter) -> bool:
     axes = view.ints("axes")
     if noop != 1 or axes is RUNTIME or axes:
         return False
-    return _forward(node, rw, node.inputs[0], "reduce_nothing")
+    return _forward(node, rw, source, "reduce_nothing")
 
 
 # Operator → (value that leaves the other operand alone, whether it may also stand on the left).

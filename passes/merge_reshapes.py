@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from .dims import Dims, same_dims
+from .dims import Dims, same_dim, same_dims
 from .rewriter import Rewriter
 from .rules import Rule, apply_rules
 from .view import RUNTIME, constant
@@ -192,6 +192,20 @@ def _change_keepdims(node: ir.Node, rw: Rewriter, keepdims: int) -> bool:
     return True
 
 
+def reduction_of_single_numbers(node: ir.Node, rw: Rewriter) -> bool:
+    """A reduction that drops dims of size 1, and reduces nothing else → Squeeze."""
+    source, view = node.inputs[0], rw.view(node)
+    axes = view.ints("axes")
+    if source is None or source.shape is None or view.attr("keepdims") != 0 or not isinstance(axes, tuple) or not axes:
+        return False
+    if not all(same_dim(source.shape[axis], 1) for axis in axes):
+        return False
+    rw.replace(
+        node, rw.op("Squeeze", source, at=node, axes=sorted(axis % len(source.shape) for axis in axes)).outputs[0]
+    )
+    return True
+
+
 _BOTH: list[Rule] = [view_and_back, reduction_drops_dims, reduction_keeps_dims]
 RULES: dict[str, list[Rule]] = {
     "Reshape": [*_BOTH, reshape_of_view],
@@ -199,4 +213,5 @@ RULES: dict[str, list[Rule]] = {
     "Unsqueeze": [*_BOTH, unsqueeze_twice, view_of_view],
     "Flatten": [view_and_back, view_of_view],
     "Transpose": [transpose_twice],
+    **{op: [reduction_of_single_numbers] for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")},
 }

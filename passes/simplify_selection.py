@@ -61,6 +61,26 @@ def where_decided(node: ir.Node, rw: Rewriter) -> bool:
     return known is not None and _forward(node, yes if known else no, rw)
 
 
+def and_excluded(node: ir.Node, rw: Rewriter) -> bool:
+    """And(Equal(t, numbers), Not(Equal(t, k))) → Equal(t, numbers), where k is none of the numbers.
+
+    A one-hot matrix of labels is false at the ignored label as it is, unless that is the index of a class.
+    """
+    for hot, other in (node.inputs, node.inputs[::-1]):
+        equal, inverse = rw.producer(hot, "Equal"), rw.producer(other, "Not")
+        ignored = rw.producer(inverse.inputs[0], "Equal") if inverse is not None else None
+        if equal is None or ignored is None or (rw.opset(node) or 0) < 7:
+            continue
+        for label, excluded in (ignored.inputs, ignored.inputs[::-1]):
+            if label not in equal.inputs:
+                continue
+            numbers = constant(equal.inputs[1] if equal.inputs[0] is label else equal.inputs[0])
+            known = uniform.value(excluded, rw)
+            if numbers is not None and known is not None and known not in numbers and _forward(node, hot, rw):
+                return True
+    return False
+
+
 def _all_rows(indices: ir.Value | None, rows: object) -> bool:
     """Whether the constant is 0, 1, … rows − 1."""
     known = constant(indices)
@@ -96,6 +116,7 @@ def scatter_in_order(node: ir.Node, rw: Rewriter) -> bool:
 
 RULES: dict[str, list[Rule]] = {
     "Where": [where_not, where_decided],
+    "And": [and_excluded],
     "Gather": [gather_in_order],
     "ScatterND": [scatter_in_order],
 }

@@ -126,3 +126,11 @@ def test_in_a_local_function() -> None:
         PASS,
     )
     assert [node.op_type for node in compiled.functions[0].node] == ["Relu", "Neg"]
+
+
+def test_a_reduction_of_single_numbers_goes() -> None:
+    assert_becomes(
+        "agraph (float[N,1] x) => (float[N,1] y) { a = ReduceMax <axes = [1]> (x) y = Relu(a) }",
+        "agraph (float[N,1] x) => (float[N,1] y) { y = Relu(x) }",
+        PASS,
+    )

@@ -41,6 +41,10 @@ CHAINS = {
         *("float[4,10] x", "float[1,10] y", "s = ReduceSum <keepdims = 0> (x, a0) y = Unsqueeze(s, a0)"),
         "y = ReduceSum(x, a0)",
     ),
+    "single numbers": (
+        *("float[N,1] x", "float[N] y", "y = ReduceSum <keepdims = 0> (x, a1)"),
+        "y = Squeeze(x, a1)",
+    ),
     "axes as attribute": (
         *("float[N,10] x", "float[N] y", "s = ReduceMax <axes = [1]> (x) y = Squeeze(s, a1)"),
         "y = ReduceMax <axes = [1], keepdims = 0> (x)",

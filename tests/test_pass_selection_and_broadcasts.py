@@ -57,6 +57,19 @@ def test_not_a_number_is_chosen_as_before() -> None:
     assert_same_numbers(model(text), run_passes(text, *SELECT), [feeds])
 
 
+ONE_HOT = """agraph (int64[5,1] t) => (bool[5,3] y) {{ k = Constant <value = int64[3] {{0, 1, 2}}> ()
+    i = Constant <value = int64 {{{ignored}}}> () e = Equal(k, t) q = Equal(t, i) n = Not(q) y = And(e, n) }}"""
+
+
+def test_a_one_hot_matrix_is_false_at_an_ignored_label_that_is_no_class() -> None:
+    text = ONE_HOT.format(ignored=-100)
+    compiled = run_passes(text, *SELECT)
+    assert ops(compiled) == ["Equal"]
+    labels = np.array([[0], [-100], [2], [1], [7]])
+    assert_same_numbers(model(text), compiled, [{"t": labels}])
+    assert_stays(ONE_HOT.format(ignored=1), SELECT[0])
+
+
 NARROWER = {
     "expand": ("k = Constant <value = int64[2] {3, 4}> () e = Expand(s, k) y = Mul(a, e)", ["Mul"]),
     "filled": ("k = Constant <value = int64[2] {3, 4}> () e = ConstantOfShape(k) y = Where(m, e, a)", ["Where"]),

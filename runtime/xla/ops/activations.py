@@ -12,14 +12,8 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.ops.elementwise import unary_on_device
 from pfvm.runtime.xla.registry import register
-
-
-def _simple(function: Any) -> Any:
-    def rule(ctx: Context, node: ir.Node, x: Any) -> Any:
-        return function(x)
-
-    return rule
 
 
 def relu(x: Any) -> Any:
@@ -153,12 +147,12 @@ def _scalar(value: float, like: Any) -> np.ndarray:
     return np.asarray(value, like.dtype)
 
 
-register("Relu")(_simple(relu))
-register("Tanh")(_simple(jnp.tanh))
-register("Sigmoid")(_simple(jax.nn.sigmoid))
-register("Softplus")(_simple(lambda x: jnp.logaddexp(x, _scalar(0, x))))
-register("Softsign")(_simple(lambda x: x / (1 + jnp.abs(x))))
-register("Mish")(_simple(lambda x: x * jnp.tanh(jnp.logaddexp(x, _scalar(0, x)))))
+register("Relu")(unary_on_device(relu))
+register("Tanh")(unary_on_device(jnp.tanh))
+register("Sigmoid")(unary_on_device(jax.nn.sigmoid))
+register("Softplus")(unary_on_device(lambda x: jnp.logaddexp(x, _scalar(0, x))))
+register("Softsign")(unary_on_device(lambda x: x / (1 + jnp.abs(x))))
+register("Mish")(unary_on_device(lambda x: x * jnp.tanh(jnp.logaddexp(x, _scalar(0, x)))))
 register("LeakyRelu")(leaky_relu)
 register("PRelu")(prelu)
 register("Elu")(elu)

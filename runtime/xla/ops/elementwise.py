@@ -114,7 +114,9 @@ def unary(name: str) -> Any:
     return rule
 
 
-def _unary_device(function: Any) -> Any:
+def unary_on_device(function: Any) -> Any:
+    """A rule from a jax function of one operand."""
+
     def rule(ctx: Context, node: ir.Node, x: Any) -> Any:
         return function(x)
 
@@ -181,5 +183,5 @@ for _op, _implementation in {
     "Atanh": jnp.arctanh,
     "Erf": jax.scipy.special.erf,
 }.items():
-    register(_op)(_unary_device(_implementation))
+    register(_op)(unary_on_device(_implementation))
 register("IsInf")(is_inf)

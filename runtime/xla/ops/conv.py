@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -31,7 +31,9 @@ def conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Any:
 
 
 def _conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> ChannelsLast:
-    prepared = any(w is operand for operand in ctx.operands) and ctx.known(w) is not None
+    def prepared() -> bool:  # reads the weights: asked only where it matters
+        return any(w is operand for operand in ctx.operands) and ctx.known(w) is not None
+
     window, group = _geometry(ctx, x, w)
     data, long = channels_last(x), _is_shifted(w.shape, group)
 
@@ -71,7 +73,7 @@ def _geometry(ctx: Context, x: Any, w: Any) -> tuple[Window, int]:
 
 
 def _convolve(
-    data: Any, kernel: Any, window: Window, group: int, accumulate: Any = None, prepared: bool = False
+    data: Any, kernel: Any, window: Window, group: int, accumulate: Any = None, prepared: Callable[[], bool] = bool
 ) -> Any:
     """The convolution of N, spatial, C with spatial, I, O.
 

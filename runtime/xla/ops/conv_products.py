@@ -29,7 +29,7 @@ Product = Callable[[Any, Any], Any]
 
 
 def product_for(
-    shape: tuple[int, ...], dtype: Any, kernel: tuple[int, ...], window: Window, prepared: bool
+    shape: tuple[int, ...], dtype: Any, kernel: tuple[int, ...], window: Window, prepared: Callable[[], bool]
 ) -> Product | None:
     """The product that computes a convolution of one group fastest, or None where the convolution itself does.
 
@@ -43,7 +43,7 @@ def product_for(
     values = math.prod(kernel[:-1])
     if math.prod(window.kernel) > 1 and values <= _PATCH and 4 * values * shape[0] * math.prod(outputs) <= _PATCH_BYTES:
         return lambda x, w: _patches_product(x, w, window)
-    return (lambda x, w: winograd(x, w, window.pads)) if prepared and _suits_winograd(shape, kernel, window) else None
+    return (lambda x, w: winograd(x, w, window.pads)) if _suits_winograd(shape, kernel, window) and prepared() else None
 
 
 def _suits_winograd(shape: tuple[int, ...], kernel: tuple[int, ...], window: Window) -> bool:

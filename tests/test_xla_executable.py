@@ -228,6 +228,17 @@ def test_a_limit_of_compilations_is_a_whole_number(count):
         load("g (float[2] x) => (float[2] y) { y = Neg(x) }", max_compilations=count)
 
 
+def test_numbers_of_four_bits_as_weights_and_between_segments():
+    header = HEADER.replace('"" : 17', '"" : 21').replace("ir_version: 8", "ir_version: 10")
+    text = """g (float[6] x) => (float[2, 3] y, float[A, B] z) <int4[2, 3] w = {225, 195, 133}> {
+        y = Cast<to = 1>(w)  q = Cast<to = 22>(x)
+        n = NonZero(x)  k = Shape(n)  r = Reshape(q, k)  z = Cast<to = 1>(r) }"""  # two to a byte
+    x = np.array([1, 2, -3, 4, 5, -8], np.float32)
+    out = XlaExecutable(ir.serde.deserialize_model(onnx.parser.parse_model(header + text)))({"x": x})
+    np.testing.assert_array_equal(out["y"], [[1, -2, 3], [-4, 5, -8]])
+    np.testing.assert_array_equal(out["z"], x[None])
+
+
 def test_jax_arrays_are_accepted():
     x = jax.numpy.arange(3, dtype="float32")
     np.testing.assert_array_equal(load("g (float[N] x) => (float[N] y) { y = Neg(x) }")({"x": x})["y"], [0, -1, -2])

@@ -24,7 +24,7 @@ from .plan import BehindCut, Plan, Planner
 from .platforms import device_of
 from .segments import MustCut, Segment
 from .support import check_supported
-from .weights import Weights
+from .weights import Weights, unbound
 
 
 class XlaExecutable:
@@ -196,7 +196,9 @@ class XlaExecutable:
             plan = self._plan
             env = dict(given)
             try:
-                for runner in plan.runners:
+                for runner in plan.runners[:-1]:
+                    env.update((value, unbound(result)) for value, result in runner(env).items())
+                for runner in plan.runners[-1:]:
                     env.update(runner(env))
                 return env
             except MustCut as request:

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from .numpy_steps import evaluate, inner_of, is_numpy_step
 from .random_keys import ENTROPY
-from .weights import Weights
+from .weights import Weights, put
 
 # What takes a part of a weight.
 _PARTS = {"slice", "split", "squeeze", "gather", "dynamic_slice"}
@@ -106,7 +106,7 @@ class Preparation:
         else:
             with jax.default_device(self._device):
                 results = jax.jit(jex.jaxpr_as_fun(_closed(whole, read, wanted, steps)))(*arrays)
-        return jax.device_put(results, self._device)
+        return [put(result, self._device) for result in results]
 
 
 def staged(closed: Any, device: jax.Device, donated: tuple[int, ...] = ()) -> jax.stages.Traced:

@@ -8,6 +8,7 @@ argument of the executable, put on the device once, never a constant of the comp
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,6 +17,7 @@ import onnx_ir as ir
 from .attributes import value_of
 from .context import HOST_ELEMENTS
 
+_SUB_BYTE = {"int4", "uint4", "int2", "uint2", "float4_e2m1fn"}
 _VALUE_ATTRIBUTES = ("value", "value_int", "value_ints", "value_float", "value_floats")
 
 
@@ -64,7 +66,7 @@ class Weights:
         """The constant as a device array, copied there the first time. Call with 64-bit types enabled."""
         array = self._device.get(value)
         if array is None:
-            array = self._device.setdefault(value, jax.device_put(self.read(value), device))
+            array = self._device.setdefault(value, put(self.read(value), device))
         return array
 
     def read(self, value: ir.Value) -> np.ndarray:
@@ -76,6 +78,20 @@ class Weights:
             if array.size <= HOST_ELEMENTS:  # large ones live on the device and in the model
                 self._numpy[value] = array
         return array
+
+
+def put(array: Any, device: jax.Device) -> jax.Array:
+    """An array on the device. Numbers of less than a byte are not bound to it: jax 0.10 refuses those that are, since
+    it describes their layout in two ways."""
+    if array.dtype.name not in _SUB_BYTE:
+        return jax.device_put(array, device)
+    with jax.default_device(device):
+        return jax.device_put(array)
+
+
+def unbound(value: Any) -> Any:
+    """A result of one program as another takes it (see `put`)."""
+    return np.asarray(value) if isinstance(value, jax.Array) and value.dtype.name in _SUB_BYTE else value
 
 
 def _is_small(dtype: np.dtype, size: int) -> bool:

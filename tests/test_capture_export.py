@@ -175,6 +175,11 @@ def test_nothing_is_cleaned_up_or_shared() -> None:
     ]
 
 
+def test_memory_that_batch_norm_reserves_is_no_node() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)).eval()
+    assert op_types(capture(net, torch.zeros(1, 1, 2, 2)).model) == ["Conv", "BatchNormalization"]
+
+
 def test_types_and_shapes_are_on_every_named_value() -> None:
     model = capture(lambda x: (x.double() @ x.double().T).sum(0), torch.ones(3, 4)).model
     assert [(n.outputs[0].dtype.name, list(n.outputs[0].shape)) for n in model.graph if n.op_type == "MatMul"] == [

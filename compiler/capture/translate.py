@@ -15,6 +15,10 @@ from .emit import Emitter
 from .source import origin_of_node
 from .symbols import Symbols
 
+aten = torch.ops.aten
+# Memory without contents: what torch's own code reserves and then does not use, such as batch_norm, is no node.
+RESERVATIONS = (aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default, aten.new_empty.default)
+
 
 def translate(emitter: Emitter, graph: torch.fx.GraphModule) -> list[tuple[Any, Any]]:
     """Translate every call of the graph; placeholders are bound already. Returns the outputs with their values."""
@@ -22,7 +26,7 @@ def translate(emitter: Emitter, graph: torch.fx.GraphModule) -> list[tuple[Any, 
         if node.op == "get_attr":
             emitter.begin(node)
             emitter.bind(node, emitter.torch_constant(getattr(graph, str(node.target)), "value"))
-        elif node.op == "call_function":
+        elif node.op == "call_function" and (node.users or node.target not in RESERVATIONS):
             _translate_call(emitter, node)
     outputs = graph.graph.output_node().args[0]
     assert isinstance(outputs, (tuple, list))

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from pfvm.errors import InputError, PfvmError, UnsupportedOpError
 
 from .context import DataDependentShapeError, NeedsValue, Scope, locate
+from .early_checks import split_off
 from .fusion import Fusion, compile_program
 from .host_nodes import data_dependent
 from .interpreter import Interpreter
@@ -39,7 +40,8 @@ InterpreterFactory = Callable[[Mapping[ir.Value, Any], set[ir.Value], Keys, Rang
 class Compiled:
     """A segment compiled for one key. `traced` are the inputs that it takes as arguments; `reloaded`: from the disk.
 
-    `random`: it takes entropy as a last argument, new in every call. `checks`: it returns their finding as last result.
+    `random`: it takes entropy as a last argument, new in every call. `checks`: it returns their finding as last result,
+    unless it is known early.
     """
 
     function: jax.stages.Compiled
@@ -54,9 +56,11 @@ class Compiled:
         arguments = [*(values[v] for v in self.traced), *self.weights]
         if self.random:
             arguments.append(fresh_entropy())
+        if self.checks is not None and self.checks.early is not None:
+            self.checks.judge(self.checks.early(arguments))
         results = self.function(*arguments)
         outputs = dict(zip(self.outputs, results))
-        if self.checks is not None:
+        if self.checks is not None and self.checks.early is None:
             try:
                 self.checks.judge(results[-1])
             except InputError as error:
@@ -197,7 +201,15 @@ class SegmentRunner:
                 with lowering_for(platform):
                     checks = RangeChecks(self._judged, check)
                     program, traced = self._trace(values, special, tracing, checks)
-                    return program, traced, checks if checks.total.items else None
+                    if not checks.total.items:
+                        return program, traced, None
+                    early = split_off(program, self._device) if self.donations else None
+                    if early is not None:
+                        program, checks.early = early
+                    elif self.donations:
+                        checks = RangeChecks(self._judged, check)
+                        program, traced = self._trace(values, special, tracing, checks, keeps_state=True)
+                    return program, traced, checks
             except NeedsValue as request:
                 self._specialise(request, values, tracing[-1])
             except DataDependentShapeError as error:
@@ -209,8 +221,12 @@ class SegmentRunner:
         special: frozenset[ir.Value],
         tracing: list[ir.Node],
         checks: RangeChecks,
+        keeps_state: bool = False,
     ) -> tuple[Program, tuple[ir.Value, ...]]:
-        """`tracing` receives the segment's nodes as they are reached."""
+        """`tracing` receives the segment's nodes as they are reached.
+
+        keeps_state: where a check finds something, donated state is returned as it was.
+        """
         known = {v: np.asarray(x) for v, x in values.items() if v in special}
         traced = tuple(v for v in values if v not in special)
         outputs = self.segment.outputs
@@ -226,6 +242,8 @@ class SegmentRunner:
             if not checks.total.items:
                 return results
             finding = checks.total.first()
+            if not keeps_state:
+                return [*results, finding]
             old = {self.donations[v]: x for v, x in zip(traced, inputs) if v in self.donations}
             kept = [jnp.where(finding[0] == 0, r, old[v]) if v in old else r for v, r in zip(outputs, results)]
             return [*kept, finding]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -58,6 +58,8 @@ class RangeChecks:
         self._active = active
         self._messages: list[str] = []
         self._bodies = [Findings()]
+        # Arguments of the program → the finding, where it is known before the program runs (see `early_checks`).
+        self.early: Callable[[Sequence[Any]], Any] | None = None
 
     @property
     def total(self) -> Findings:

@@ -222,6 +222,13 @@ def test_what_the_user_has_set_in_jax_changes_nothing(setting):
     np.testing.assert_array_equal(out["y"], [[1, np.nan, 1]] * 2)
 
 
+def test_a_call_while_a_function_of_the_user_is_traced():
+    exe = load("g (float[2] x) => (float[2] y) <float[2] w = {3, 4}> { y = Mul(x, w) }")
+    x = np.ones(2, np.float32)
+    np.testing.assert_array_equal(jax.jit(lambda a: a + exe({"x": x})["y"])(x), [4, 5])
+    np.testing.assert_array_equal(exe({"x": x})["y"], [3, 4])
+
+
 @pytest.mark.parametrize("count", [0, 1.5, "8", True])
 def test_a_limit_of_compilations_is_a_whole_number(count):
     with pytest.raises(OptionError, match=r"max_compilations=.*expected a whole number of 1 or more"):

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 
 # A setting, what sets it for a while, and the values of which the first is ours and the others do no harm.
 _SETTINGS: tuple[tuple[str, Callable[[Any], AbstractContextManager[Any]], tuple[Any, ...]], ...] = (
@@ -22,15 +23,19 @@ _SETTINGS: tuple[tuple[str, Callable[[Any], AbstractContextManager[Any]], tuple[
     ("jax_transfer_guard_device_to_host", jax.transfer_guard_device_to_host, ("allow", "log", None)),
 )
 _current = operator.attrgetter(*(name for name, *_ in _SETTINGS))
+_EAGER = jex.get_opaque_trace_state()
 _UNTOUCHED = tuple(harmless[-1] for *_, harmless in _SETTINGS)
 
 
 def own_settings() -> AbstractContextManager[Any]:
     """Inside, 64-bit types are on and nothing that the user's code has set in this process changes a program."""
     found = _current(jax.config)
-    if found == _UNTOUCHED:  # entering them all in every call would cost more than a small program
+    eager = jex.get_opaque_trace_state() == _EAGER
+    if eager and found == _UNTOUCHED:  # entering them all in every call would cost more than a small program
         return jax.enable_x64(True)
     stack = contextlib.ExitStack()
+    if not eager:  # called while the user's function is traced, where even weights would become part of that trace
+        stack.enter_context(jax.ensure_compile_time_eval())
     for value, (_, setter, harmless) in zip(found, _SETTINGS):
         if value not in harmless:
             stack.enter_context(setter(harmless[0]))

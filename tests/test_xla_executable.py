@@ -222,6 +222,26 @@ def test_what_the_user_has_set_in_jax_changes_nothing(setting):
     np.testing.assert_array_equal(out["y"], [[1, np.nan, 1]] * 2)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "g (float[5] x) => (float[K] y, int64[K] i) <int64[1] k = {9}> { y, i = TopK(x, k) }",
+            "k is 9, expected 0 to 5",
+        ),
+        ("g (float[5] x) => (float[A] y, float[B] z) <int64[2] s = {2, 2}> { y, z = Split(x, s) }", r"\[2, 2\] do not"),
+        (
+            "g (float[5] x) => (float[A, 5] y) <int64[2] s = {1099511627776, 5}> { y = Expand(x, s) }",
+            "could not be run",
+        ),
+    ],
+    ids=["k", "parts", "memory"],
+)
+def test_what_cannot_be_computed_is_an_error_not_a_guess(text, message):
+    with pytest.raises(PfvmError, match=message):
+        load(text)({"x": np.ones(5, np.float32)})
+
+
 def test_a_call_while_a_function_of_the_user_is_traced():
     exe = load("g (float[2] x) => (float[2] y) <float[2] w = {3, 4}> { y = Mul(x, w) }")
     x = np.ones(2, np.float32)

@@ -10,7 +10,7 @@ import jax
 import jax.export
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import OptionError, describe_node
+from pfvm.errors import OptionError, PfvmError, describe_node
 from pfvm.runtime.executable import check_feeds, representation, specs_of
 
 from .bodies import CANNOT_EXPRESS
@@ -203,6 +203,9 @@ class XlaExecutable:
                 return env
             except MustCut as request:
                 self._cut(request, plan)
+            except jax.errors.JaxRuntimeError as error:  # most likely there is not enough memory
+                reason = str(error).strip().partition("\n")[0]
+                raise PfvmError(f"xla:{self._platform}: the model could not be run: {reason}") from error
 
     def _cut(self, request: MustCut, plan: Plan) -> None:
         """Plan again, with one more node on the host (unless another thread has done so in the meantime)."""

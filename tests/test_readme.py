@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
+from pfvm.tools.cli import app
+from typer.testing import CliRunner
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -16,6 +20,11 @@ README = (ROOT / "README.md").read_text()
 
 def _blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def _commands(language: str) -> list[str]:
+    lines = [line for block in _blocks(language) for line in block.replace("\\\n", " ").splitlines()]
+    return [line for line in lines if line.strip()]
 
 
 @pytest.mark.slow
@@ -27,10 +36,23 @@ def test_the_programs_and_commands_run(tmp_path: pathlib.Path) -> None:
         file.write_text(program)
         done = subprocess.run([sys.executable, file.name], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, f"{program}\n{done.stderr}"
-    for commands in _blocks("bash"):
-        for line in filter(str.strip, commands.splitlines()):
-            done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, env=environment)
-            assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+    for line in _commands("bash"):
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+
+
+def test_the_flags_and_files_of_commands_that_take_minutes_exist() -> None:
+    """What they do is tested beside their modules, on small models."""
+    for line in _commands("bash minutes"):
+        words = shlex.split(line, comments=True)
+        if words[0] == "pfvm":
+            shown = CliRunner().invoke(app, [words[1], "--help"], env={"COLUMNS": "200"}).output
+            assert all(flag in shown for flag in words if flag.startswith("--")), line
+        else:
+            assert words[:2] == ["python", "-m"] and importlib.util.find_spec(words[2]), line
+        for file in re.findall(r"[\w/{}]+\.py", line):
+            for name in ("resnet50", "convnext_t") if "{model}" in file else ("",):
+                assert (ROOT / file.format(model=name)).exists(), file
 
 
 def test_links_and_make_targets_exist() -> None:

@@ -102,8 +102,8 @@ def traceable_forms() -> Iterator[None]:
             setattr(module, name, form)
         yield
     finally:
-        for names, name, form in saved:
-            if form is None:
+        for names, name, own in saved:
+            if own is None:
                 del names[name]
             else:
-                names[name] = form
+                names[name] = own

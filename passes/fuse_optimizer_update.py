@@ -208,7 +208,7 @@ def _interface(
     for node in chosen:
         for value in node.inputs:
             if value in updates.states and value not in names:
-                names[value] = updates.states[value].removeprefix(prefix)
+                names[value] = _free(updates.states[value].removeprefix(prefix), names)
                 state_names.add(names[value])
     for node in chosen:
         for value in node.inputs:
@@ -219,6 +219,12 @@ def _interface(
     outputs = [new]
     outputs += [node.outputs[0] for node in chosen if node.outputs[0].is_graph_output() and node.outputs[0] is not new]
     return _Region(chosen, names, outputs, frozenset(state_names - {"step"}))
+
+
+def _free(name: str, names: dict[ir.Value, str]) -> str:
+    """A left-over gradient is state that is called grad as well: it becomes grad_2."""
+    taken = set(names.values())
+    return next(n for n in (name, *(f"{name}_{i}" for i in range(2, len(taken) + 3))) if n not in taken)
 
 
 def _formal(value: ir.Value, names: dict[ir.Value, str]) -> str:

@@ -48,6 +48,16 @@ def test_an_update_is_one_node() -> None:
     assert_same_numbers(step(MOMENTUM), compiled)
 
 
+def test_a_left_over_gradient_is_another_input_than_the_gradient() -> None:
+    proto = step("a = Add(g, w_m) w_m_new = Sub(w_m, w_m) b = Mul(a, lr) w_new = Sub(w, b)")
+    state = proto.metadata_props[0].value.replace("net.w.m", "net.w.grad")
+    proto.metadata_props[0].value = state
+    compiled = run_passes(proto, *PASSES)
+    (function,) = compiled.functions
+    assert len(set(function.input)) == len(function.input)
+    assert_same_numbers(proto, compiled)
+
+
 @pytest.mark.parametrize(
     ("lines", "inside"),
     [

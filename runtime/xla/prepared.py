@@ -15,11 +15,11 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
-import numpy as np
 import onnx_ir as ir
 
 from .numpy_steps import evaluate, inner_of, is_numpy_step
 from .random_keys import ENTROPY
+from .straight import straight
 from .weights import Weights, put
 
 # What takes a part of a weight.
@@ -171,17 +171,8 @@ def _closed(whole: Any, inputs: list[Any], outputs: list[Any], eqns: list[Any]) 
 
 
 def _call(closed: Any, *arguments: Any) -> list[Any]:
-    """Run a program, as one call: jex.jaxpr_as_fun would trace every equation again."""
-    (template,) = jax.make_jaxpr(_nothing)(np.float32(0)).eqns
-    one = {name: template.params[name][0] for name in ("in_shardings", "in_layouts", "donated_invars")}
-    inputs = {name: (value,) * len(closed.in_avals) for name, value in one.items()}
-    outputs = {name: (template.params[name][0],) * len(closed.out_avals) for name in ("out_shardings", "out_layouts")}
-    return jex.primitives.jit_p.bind(*arguments, **{**template.params, **inputs, **outputs, "jaxpr": closed})
-
-
-@jax.jit
-def _nothing(x: Any) -> Any:
-    return x
+    """Run a program, as one equation: jex.jaxpr_as_fun would trace every one again."""
+    return straight(closed, arguments)
 
 
 class _Keys(dict[Any, str]):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
-from . import backward
+from . import backward, foreach
 from .aten import TABLE
 
 
@@ -23,5 +23,6 @@ def _fits(op: Any) -> bool:
 
 DECOMPOSITIONS: dict[Any, Any] = {
     **{op: function for op, function in decomposition_table.items() if _fits(op)},
+    **foreach.DECOMPOSITIONS,
     **backward.DECOMPOSITIONS,
 }

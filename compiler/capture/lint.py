@@ -28,6 +28,7 @@ from .dtypes import to_torch
 from .export import capture
 from .fake_swap import SWAP_LOCK, fake_swap
 from .functional import changed_in_place
+from .library_forms import library_forms
 from .random import RandomStreams
 from .reach import Reach, walk
 from .run import DATA_DEPENDENT, DYNAMIC_SHAPE
@@ -108,6 +109,7 @@ def _run_through(fn: Callable[..., Any], sample: Any, found: _Findings) -> None:
             mode,
             optimizers.traced_optimizers(reach, []),
             _Reads(reach, found),
+            library_forms(),
             _Ops(reach, found, mode) as ops,
         ):
             fakes = {

@@ -23,6 +23,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, S
 
 from .decompose import DECOMPOSITIONS
 from .fake_swap import fake_swap
+from .library_forms import library_forms
 from .numbers import NumberSymbols, ReachedNumber, Symbolic
 from .optimizers import Created, first_entries, traced_optimizers
 from .random import RandomStreams, is_seed, seed_state
@@ -113,7 +114,7 @@ class Run:
         seed = next((s.tensor for s in self._states.tensors if is_seed(s)), None)
         self._streams = RandomStreams(seed)
         origins = OriginMode(self._reach.module_names, self.mode, self._streams)
-        with fx_traceback.preserve_node_meta(), origins, TensorDataMode():
+        with fx_traceback.preserve_node_meta(), origins, TensorDataMode(), library_forms():
             result = self._function(*args)
             leaves = self._described(result)
             values = [*leaves, *self._replacements(symbols)]

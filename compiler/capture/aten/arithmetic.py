@@ -168,12 +168,24 @@ register(_scaled_log(10), aten.log10, "default")
 def log1p(e: Emitter, node: Node, x: Arg) -> ir.Value:
     dtype = val(node).dtype
     value = e.tensor(x, dtype)
+    if dtype == torch.float64:
+        return _log1p_of_doubles(e, value)
     near = e.op(
         "Atanh", e.op("Div", value, e.op("Add", value, e.scalar(2, dtype)))
     )  # log(1 + x) = 2 atanh(x / (2 + x))
     far = e.op("Log", e.op("Add", value, e.scalar(1, dtype)))  # loses the digits of a small x
     is_near = e.op("Less", e.op("Abs", value), e.scalar(0.5, dtype))
     return e.op("Where", is_near, e.op("Mul", near, e.scalar(2, dtype)), far)
+
+
+def _log1p_of_doubles(e: Emitter, x: ir.Value) -> ir.Value:
+    """log(u) · x / (u - 1) for u = 1 + x, in which the rounding of u cancels. ONNX Runtime has no Atanh of doubles."""
+    one = e.scalar(1, torch.float64)
+    u = e.op("Add", x, one)
+    rounded = e.op("Sub", u, one)
+    ratio = e.op("Div", x, e.op("Where", e.op("Equal", u, one), one, rounded))
+    is_plain = e.op("Or", e.op("Equal", u, one), e.op("IsInf", u))
+    return e.op("Where", is_plain, x, e.op("Mul", e.op("Log", u), ratio))
 
 
 @rule(aten.expm1.default)

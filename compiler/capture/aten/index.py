@@ -101,6 +101,32 @@ def sort_stable(
     return _sorted(e, x, dim, descending)
 
 
+def _ranked(e: Emitter, node: Node, x: Arg, rank: int, dim: int, keepdim: bool) -> list[ir.Value]:
+    """(value, index) of the element at position `rank` (from 0) in ascending order."""
+    if val(x).dim() == 0:
+        return [e.op("Identity", e.tensor(x)), e.scalar(0, torch.int64)]
+    at = axis(dim, val(x).dim())
+    found = []
+    for part in e.op("TopK", e.tensor(x), e.ints([rank + 1], "k"), axis=at, largest=0, sorted=1, outputs=2):
+        taken = e.op("Slice", part, e.ints([rank], "starts"), e.ints([rank + 1], "ends"), e.ints([at]))
+        found.append(taken if keepdim else e.op("Squeeze", taken, e.ints([at])))
+    return found
+
+
+@rule(aten.kthvalue.default)
+def kthvalue(e: Emitter, node: Node, x: Arg, k: int, dim: int = -1, keepdim: bool = False) -> list[ir.Value]:
+    return _ranked(e, node, x, k - 1, dim, keepdim)
+
+
+@rule(aten.median.dim)
+def median(e: Emitter, node: Node, x: Arg, dim: int, keepdim: bool = False) -> list[ir.Value]:
+    """The lower of the two in the middle. A NaN is not looked for."""
+    size = val(x).shape[axis(dim, val(x).dim())] if val(x).dim() else 1
+    if not isinstance(size, int):
+        raise e.refuse("the median of a symbolic dimension; leave it out of dynamic", node)
+    return _ranked(e, node, x, (size - 1) // 2, dim, keepdim)
+
+
 @rule(aten.bucketize.Tensor)
 def bucketize(e: Emitter, node: Node, x: Arg, edges: Arg, out_int32: bool = False, right: bool = False) -> ir.Value:
     wide = e.op("Unsqueeze", e.tensor(x), e.ints([-1]))

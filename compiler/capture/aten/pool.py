@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,10 +114,34 @@ def _adaptive(kind: str, rank: int) -> Any:
             kernel = [s // w for s, w in zip(spatial, wanted)]
             return (_max_pool if kind == "max" else _avg_pool)(rank)(e, node, x, kernel, kernel)
         if kind == "max":
-            raise e.refuse(f"sizes {spatial} are not multiples of {wanted}; use a fixed max pool", node)
+            return _uneven_maximum(e, node, x, spatial, wanted)
         return _uneven_average(e, x, spatial, wanted, val(node).dtype)
 
     return apply
+
+
+def _uneven_maximum(e: Emitter, node: Node, x: Node, spatial: list[int], wanted: list[int]) -> list[ir.Value]:
+    """Windows of unequal length: each is gathered from its plane, its last element repeated up to the longest."""
+    rank = len(spatial)
+    windows = torch.zeros([1] * 2 * rank, dtype=torch.int64)
+    for i, (size, bins) in enumerate(zip(spatial, wanted)):
+        starts = [b * size // bins for b in range(bins)]
+        stops = [-(-(b + 1) * size // bins) for b in range(bins)]
+        longest = max(stop - start for start, stop in zip(starts, stops))
+        rows = [[min(start + k, stop - 1) for k in range(longest)] for start, stop in zip(starts, stops)]
+        shape = [1] * 2 * rank
+        shape[i], shape[rank + i] = bins, longest
+        windows = windows * size + torch.tensor(rows).reshape(shape)
+    windows = windows.flatten(rank).flatten(0, rank - 1)  # [bins, elements of a window]
+    lead = list(val(x).shape[:-rank])
+    planes = e.op("Reshape", e.tensor(x), e.shape([*lead, math.prod(spatial)]))
+    gathered = e.op("Gather", planes, e.torch_constant(windows, "windows"), axis=len(lead))
+    shape = e.shape([*lead, *wanted], "pooled")
+    pooled = e.op("Reshape", e.op("ReduceMax", gathered, e.ints([-1]), keepdims=0), shape)
+    best = e.op("ArgMax", gathered, axis=-1, keepdims=1)
+    table = e.torch_constant(windows.expand([*[1] * len(lead), *windows.shape]), "places")
+    table = e.op("Expand", table, e.shape([*lead, *windows.shape], "every_plane"))
+    return [pooled, e.op("Reshape", e.op("GatherElements", table, best, axis=-1), shape)]
 
 
 def _uneven_average(e: Emitter, x: Node, spatial: list[int], wanted: list[int], dtype: torch.dtype) -> ir.Value:

@@ -63,6 +63,28 @@ def slice_scatter(
     return e.op("ScatterElements", e.tensor(x), wide, value, axis=at)
 
 
+@rule(aten.as_strided_scatter.default, torch.ops.prims.as_strided_scatter.default)
+def as_strided_scatter(
+    e: Emitter, node: Node, x: Arg, piece: Arg, size: Sequence[Arg], stride: Sequence[Arg], offset: Arg = None
+) -> ir.Value:
+    """A write to places in memory: what the gradient of as_strided is made of."""
+    shape, value = list(val(x).shape), e.tensor(piece, val(node).dtype)
+    strides = zip(sizes(shape), sizes(val(x).stride()), sizes(stride))
+    if sizes(shape) == sizes(size) and not offset and all(n == 1 or a == b for n, a, b in strides):
+        return e.op("Identity", value)
+    if not all(isinstance(n, int) for n in (*shape, *size, *stride)) or not val(x).is_contiguous():
+        raise e.refuse("a write through as_strided; write it with view, transpose and slices", node)
+    places = torch.tensor(offset or 0)
+    for n, step in zip(size, stride):
+        places = places.unsqueeze(-1) + torch.arange(n) * step
+    flat, whole = e.ints([-1], "flat"), e.shape(shape)
+    if places.flatten().equal(torch.arange(val(x).numel())):
+        return e.op("Reshape", value, whole)
+    old = e.op("Reshape", e.tensor(x), flat)
+    new = e.op("ScatterElements", old, e.torch_constant(places.flatten(), "places"), e.op("Reshape", value, flat))
+    return e.op("Reshape", new, whole)
+
+
 _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import activation, convolution, loss, normalize, pool, resize
+from . import activation, convolution, distance, loss, normalize, pool, resize
 
 # ATen overload → function of the same arguments; NotImplemented leaves the op as it is.
 DECOMPOSITIONS: dict[Any, Any] = {
     **activation.DECOMPOSITIONS,
     **convolution.DECOMPOSITIONS,
+    **distance.DECOMPOSITIONS,
     **loss.DECOMPOSITIONS,
     **normalize.DECOMPOSITIONS,
     **pool.DECOMPOSITIONS,

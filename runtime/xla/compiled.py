@@ -171,7 +171,7 @@ class SegmentRunner:
         except jax.errors.JaxRuntimeError as error:
             reason = str(error).strip().split("\n")[0]
             raise PfvmError(f"{self._device_name}: XLA could not compile the model: {reason}") from error
-        executable = Compiled(compiled, reloaded, traced, program.weights, self.segment.outputs, program.random, checks)
+        executable = Compiled(compiled, reloaded, traced, program.weights, self._outputs(), program.random, checks)
         self._executables[self._key(values)] = executable
         return executable
 
@@ -228,8 +228,10 @@ class SegmentRunner:
         keeps_state: where a check finds something, donated state is returned as it was.
         """
         known = {v: np.asarray(x) for v, x in values.items() if v in special}
-        traced = tuple(v for v in values if v not in special)
-        outputs = self.segment.outputs
+        outputs = self._outputs()
+        order = {new: i for i, new in enumerate(outputs)}
+        rank = {state: order.get(new, len(order)) for state, new in self.donations.items()}
+        traced = tuple(sorted((v for v in values if v not in special), key=lambda v: rank.get(v, len(order))))
 
         def function(inputs: list[jax.Array], weights: list[jax.Array], entropy: jax.Array) -> list[Any]:
             given = dict(zip(self._arguments, weights))
@@ -251,6 +253,15 @@ class SegmentRunner:
         structs = [jax.ShapeDtypeStruct(values[v].shape, values[v].dtype) for v in traced]
         donated = tuple(i for i, v in enumerate(traced) if v in self.donations)
         return self._preparation.split(function, structs, self._arguments, donated), traced
+
+    def _outputs(self) -> tuple[ir.Value, ...]:
+        """The segment's outputs, new state first.
+
+        jax gives a donated argument's memory to the first result of its type that has none. So state stands in the same
+        order among arguments and results: else weights of one shape would change places, with copies of all of them.
+        """
+        new = set(self.donations.values())
+        return tuple(sorted(self.segment.outputs, key=lambda v: v not in new))
 
     def _specialise(self, request: NeedsValue, values: Mapping[ir.Value, Any], node: ir.Node) -> None:
         """Grow the specialisation by what `request` asks for. Raises MustCut, or an error, where that cannot be."""

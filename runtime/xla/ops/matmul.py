@@ -8,7 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.materialize import materialized
 from pfvm.runtime.xla.registry import register
+
+_WIDE = 4
+_WORTH_A_COPY = 1 << 14
 
 
 def matmul(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
@@ -16,14 +20,25 @@ def matmul(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
 
 
 def gemm(ctx: Context, node: ir.Node, a: Any, b: Any, c: Any = None) -> Any:
-    a = a.T if ctx.attr("transA") else a
     b = b.T if ctx.attr("transB") else b
+    a = _turned(a, b.shape[1]) if ctx.attr("transA") else a
     alpha, beta = ctx.attr("alpha"), ctx.attr("beta")
     y = jnp.matmul(a, b)
     y = y if alpha == 1.0 else y * _scale(alpha, y)
     if c is None or beta == 0.0:
         return y
     return y + (c if beta == 1.0 else c * _scale(beta, y))
+
+
+def _turned(a: Any, columns: int) -> Any:
+    """The transpose of the left factor of a product, as the gradient of a weight has it.
+
+    XLA's CPU compiler reads it in place, a column at a time. A copy in row order is as fast where the product is wide,
+    and up to 1.4 times faster elsewhere (512 rows: weights 1024 × 256 1.4, 256 × 256 1.2, 768 × 3072 0.95).
+    """
+    rows = a.shape[1]
+    wide = columns >= _WIDE * rows
+    return a.T if wide or a.size < _WORTH_A_COPY or a.dtype != jnp.float32 else materialized(a.T)
 
 
 def _scale(factor: float, like: Any) -> np.ndarray:

@@ -13,7 +13,7 @@ jax = pytest.importorskip("jax", reason="needs the extra xla")
 
 import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
-from pfvm.runtime.xla.straight import straight  # noqa: E402
+from pfvm.runtime.xla.straight import straight, traced_once  # noqa: E402
 
 X = np.linspace(0.1, 1, 24, dtype=np.float32).reshape(2, 3, 4)
 IMAGE = np.linspace(-1, 1, 2 * 6 * 6 * 4, dtype=np.float32).reshape(2, 6, 6, 4)
@@ -60,3 +60,21 @@ def test_the_text_is_jaxs(name: str) -> None:
     with jax.enable_x64(True):
         ours, theirs = text(by_hand(function, arguments), arguments), text(function, arguments)
     assert re.sub(r" \{jax.result_info = [^}]*\}", "", ours) == re.sub(r" \{jax.result_info = [^}]*\}", "", theirs)
+
+
+def test_a_function_traced_once_is_one_equation() -> None:
+    traces = []
+
+    @traced_once
+    def scaled(x: Any, shift: Any, *, factor: float) -> list[Any]:
+        traces.append(factor)
+        return [x * factor if shift is None else x * factor + shift]
+
+    def twice(x: Any) -> Any:
+        (once,) = scaled(x, None, factor=2.0)
+        (again,) = scaled(once, None, factor=2.0)
+        return scaled(again, x, factor=3.0)[0]
+
+    assert [eqn.primitive.name for eqn in jax.make_jaxpr(twice)(X).eqns] == ["straight"] * 3
+    np.testing.assert_allclose(jax.jit(twice)(X), X * 12 + X, rtol=1e-6)
+    assert traces == [2.0, 3.0]

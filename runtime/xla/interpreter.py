@@ -42,6 +42,8 @@ class Interpreter:
         for node in nodes:
             if node.op_type == "Constant" and node.domain == "" and node.outputs[0] in self.weights:
                 continue
+            if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+                continue  # nobody reads it
             results = self.evaluate(node, scope)
             for value, result in zip(node.outputs, results):
                 if value.name:

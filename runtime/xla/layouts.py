@@ -97,10 +97,15 @@ class Postponed(ChannelsLast):
 
 
 def plus_channels(data: Any, shift: Any) -> Any:
-    """Channels-last data plus one number per channel."""
-    if shift.shape != data.shape[-1:] or shift.dtype != data.dtype:
+    """Channels-last data plus one number per channel, or what `over_channels` made of those."""
+    if shift.shape[-1:] != data.shape[-1:] or shift.ndim not in (1, data.ndim) or shift.dtype != data.dtype:
         return data + shift
-    return lax.add(data, lax.broadcast_in_dim(shift, (1,) * (data.ndim - 1) + shift.shape, (data.ndim - 1,)))
+    return lax.add(data, shift if shift.ndim == data.ndim else over_channels(shift, data.ndim))
+
+
+def over_channels(shift: Any, rank: int) -> Any:
+    """One number per channel as it broadcasts against channels-last data of `rank`."""
+    return lax.broadcast_in_dim(shift, (1,) * (rank - 1) + shift.shape, (rank - 1,))
 
 
 def settled(value: ir.Value, result: Any) -> Any:

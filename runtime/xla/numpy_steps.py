@@ -8,6 +8,8 @@ from typing import Any
 import jax.extend.core as jex
 import numpy as np
 
+from .straight import straight_p
+
 
 def _broadcast(x: Any, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...], **_: Any) -> np.ndarray:
     placed = [1] * len(shape)
@@ -56,7 +58,7 @@ def is_numpy_step(eqn: Any) -> bool:
 
 def inner_of(eqn: Any) -> Any | None:
     """The program that a call runs; None for other equations, and for one with constants of its own."""
-    closed = eqn.params["jaxpr"] if eqn.primitive is jex.primitives.jit_p else None
+    closed = eqn.params["jaxpr"] if eqn.primitive in (jex.primitives.jit_p, straight_p) else None
     return None if closed is None or closed.consts else closed.jaxpr
 
 

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.extend.core as jex
 import numpy as np
 from jax.extend.mlir import ir
@@ -43,6 +44,23 @@ straight_p.multiple_results = True
 def straight(closed: jex.ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
     """The results of a program without effects, as one equation of the trace that it is called in."""
     return straight_p.bind(*arguments, jaxpr=closed)
+
+
+def traced_once(function: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """`function`, whose result is a list of arrays, as one equation. It is traced once for each type of its operands.
+
+    Operands may be None, and named arguments are constants. Cheaper than a call of what jax.jit makes of it.
+    """
+
+    @functools.lru_cache(1024)
+    def program(avals: tuple[Any, ...], constants: tuple[tuple[str, Any], ...]) -> jex.ClosedJaxpr:
+        return jax.make_jaxpr(functools.partial(function, **dict(constants)))(*avals)
+
+    def call(*operands: Any, **constants: Any) -> list[Any]:
+        avals = tuple(None if x is None else jax.typeof(x) for x in operands)
+        return straight(program(avals, tuple(constants.items())), [x for x in operands if x is not None])
+
+    return call
 
 
 def _lowering(ctx: Any, *arguments: Any, jaxpr: Any) -> Sequence[Any]:

@@ -32,6 +32,7 @@ class Weights:
         self._inline: dict[ir.Value, np.ndarray] = {}
         self._numpy: dict[ir.Value, np.ndarray] = {}
         self._device: dict[ir.Value, jax.Array] = {}
+        self._structs: dict[ir.Value, jax.ShapeDtypeStruct] = {}
         for value, tensor in _constants(model):
             self._tensors[value] = tensor
             if value not in self.state and _is_small(*_dtype_and_size(tensor)):
@@ -57,10 +58,10 @@ class Weights:
 
     def struct(self, value: ir.Value) -> jax.ShapeDtypeStruct:
         """Shape and dtype of a constant."""
-        tensor = self._tensors[value]
-        if isinstance(tensor, np.ndarray):
-            return jax.ShapeDtypeStruct(tensor.shape, tensor.dtype)
-        return jax.ShapeDtypeStruct(tensor.shape.numpy(), np.dtype(tensor.dtype.numpy()))
+        struct = self._structs.get(value)
+        if struct is None:
+            struct = self._structs[value] = _struct(self._tensors[value])
+        return struct
 
     def on_device(self, value: ir.Value, device: jax.Device) -> jax.Array:
         """The constant as a device array, copied there the first time. Call with 64-bit types enabled."""
@@ -102,6 +103,12 @@ def _dtype_and_size(tensor: ir.TensorProtocol | np.ndarray) -> tuple[np.dtype, i
     if isinstance(tensor, np.ndarray):
         return tensor.dtype, tensor.size
     return np.dtype(tensor.dtype.numpy()), tensor.size
+
+
+def _struct(tensor: ir.TensorProtocol | np.ndarray) -> jax.ShapeDtypeStruct:
+    if isinstance(tensor, np.ndarray):
+        return jax.ShapeDtypeStruct(tensor.shape, tensor.dtype)
+    return jax.ShapeDtypeStruct(tensor.shape.numpy(), np.dtype(tensor.dtype.numpy()))
 
 
 def _constants(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol | np.ndarray]]:

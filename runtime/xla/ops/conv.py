@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 from jax import lax
 from pfvm.errors import InvalidModelError
 from pfvm.runtime.xla.context import Context
-from pfvm.runtime.xla.layouts import ChannelsLast, Postponed, accepting, adapts, channels_last, plain, plus_channels
+from pfvm.runtime.xla.layouts import (
+    ChannelsLast,
+    Postponed,
+    accepting,
+    adapts,
+    channels_last,
+    over_channels,
+    plain,
+    plus_channels,
+)
 from pfvm.runtime.xla.ops.conv_products import product_for
 from pfvm.runtime.xla.ops.conv_shifted import shifted_convolution
 from pfvm.runtime.xla.ops.windows import Window, check_fits, read_window
 from pfvm.runtime.xla.registry import register
+from pfvm.runtime.xla.straight import traced_once
 
 # XLA's CPU convolution with groups is slower than the same sum written out over the kernel's positions: 5-42 times for
 # depthwise weights, 1.1-3.5 times for ResNeXt's (measured with jaxlib 0.10.2 on 3x3 and 5x5 kernels, strides 1 and 2).
@@ -50,15 +58,15 @@ def _conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Chan
     return ChannelsLast(convolved(_spatial_first(w), bias), long=long)
 
 
-@functools.partial(jax.jit, static_argnames="epsilon")  # one step, which runs when the model is loaded
+@traced_once  # one step, which runs when the model is loaded
 def _normalized_weights(
     w: Any, bias: Any, scale: Any, offset: Any, mean: Any, var: Any, *, epsilon: float
-) -> tuple[Any, Any]:
-    """Kernel and bias of a convolution with the normalization of its result inside."""
+) -> list[Any]:
+    """Kernel and bias, as it is added, of a convolution with the normalization of its result inside."""
     factor = scale / jnp.sqrt(var + np.asarray(epsilon, var.dtype))
     shift = offset - mean * factor
     kernel = _spatial_first(w * factor.reshape((-1,) + (1,) * (w.ndim - 1)))
-    return kernel, shift if bias is None else bias * factor + shift
+    return [kernel, over_channels(shift if bias is None else bias * factor + shift, w.ndim)]
 
 
 def _geometry(ctx: Context, x: Any, w: Any) -> tuple[Window, int]:

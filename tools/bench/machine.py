@@ -41,7 +41,12 @@ def load() -> float:
 
 def describe(load_before: float) -> dict[str, Any]:
     """The machine as the JSON report has it."""
-    return {"cpu": cpu_name(), "cores": cores(), "system": platform.platform(), "load_before": round(load_before, 2)}
+    return {
+        "cpu": cpu_name(),
+        "cores": cores(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "load_before": round(load_before, 2),
+    }
 
 
 def versions(engines: Iterable[str]) -> dict[str, str]:

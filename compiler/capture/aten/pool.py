@@ -129,9 +129,9 @@ def _uneven_maximum(e: Emitter, node: Node, x: Node, spatial: list[int], wanted:
         stops = [-(-(b + 1) * size // bins) for b in range(bins)]
         longest = max(stop - start for start, stop in zip(starts, stops))
         rows = [[min(start + k, stop - 1) for k in range(longest)] for start, stop in zip(starts, stops)]
-        shape = [1] * 2 * rank
-        shape[i], shape[rank + i] = bins, longest
-        windows = windows * size + torch.tensor(rows).reshape(shape)
+        extents = [1] * 2 * rank
+        extents[i], extents[rank + i] = bins, longest
+        windows = windows * size + torch.tensor(rows).reshape(extents)
     windows = windows.flatten(rank).flatten(0, rank - 1)  # [bins, elements of a window]
     lead = list(val(x).shape[:-rank])
     planes = e.op("Reshape", e.tensor(x), e.shape([*lead, math.prod(spatial)]))

@@ -49,7 +49,8 @@ CASES = [
     layer("LSTM", activations=["HardSigmoid", "LeakyRelu", "ThresholdedRelu"] * 2, direction=BOTH, directions=2,
           activation_alpha=[0.3, 0.1, 0.2, 0.25, 0.05, 0.1], activation_beta=[0.4, 0.6], id="LSTM-alpha-beta"),
     # Small numbers: gates above 1 grow from step to step, until ONNX Runtime's Softplus overflows.
-    layer("GRU", x=f32(T, B, F) / 10, activations=["Softplus", "ScaledTanh"], activation_alpha=[0.7], activation_beta=[0.8]),
+    layer("GRU", x=f32(T, B, F) / 10, activations=["Softplus", "ScaledTanh"],
+          activation_alpha=[0.7], activation_beta=[0.8]),
     layer("RNN", activations=["Affine"], activation_alpha=[0.7], activation_beta=[0.1]),
     layer("RNN", activations=["Relu"]),
 ]  # fmt: skip

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import cProfile
 import io
-import time
 from typing import Any
 
 import numpy as np
@@ -168,9 +168,8 @@ def test_tensors_that_nobody_looks_at_stay_on_the_device() -> None:
     assert type(model.linear1.weight) is nn.Parameter
 
 
-@pytest.mark.slow
 def test_state_costs_little_at_each_call() -> None:
-    """At most 100 µs of processor time a step for 100 tensors that nobody looks at; measured at 74 µs."""
+    """Some calls in Python a step for each tensor that nobody looks at. Counted: a clock depends on the machine."""
     layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(50)))
     step = pfvm.compile(
         make_step(Chain(layers), torch.optim.SGD(layers.parameters(), lr=0.1)),
@@ -179,20 +178,9 @@ def test_state_costs_little_at_each_call() -> None:
     state = step._run.__self__
     feeds = {"x": BATCH["x"][:, :4].numpy(), "t": BATCH["t"].numpy()}
     state.run(feeds)
-    state._resident.__class__.__call__, kept = (
-        lambda self, feeds, state: ({}, state),
-        state._resident.__class__.__call__,
-    )
-    try:
-        seconds = []
-        for _ in range(20):
-            start = time.process_time()
-            for _ in range(100):
-                state.run(feeds)
-            seconds.append((time.process_time() - start) / 100)
-    finally:
-        state._resident.__class__.__call__ = kept
-    assert min(seconds) < 100e-6
+    profile = cProfile.Profile()
+    profile.runcall(state.run, feeds)
+    assert sum(entry.callcount for entry in profile.getstats()) < 20 * 100
 
 
 class Chain(nn.Module):

@@ -9,9 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from .dims import same_dim, same_dims
-from .effects import Effect
 from .rewriter import Rewriter
-from .rules import Rule, apply_rules
+from .rules import Rule, apply_rules, forward
 from .view import RUNTIME, constant
 
 
@@ -32,19 +31,9 @@ class EliminateIdentity:
         apply_rules(rw, RULES)
 
 
-def _forward(node: ir.Node, rw: Rewriter, value: ir.Value | None, rule: str) -> bool:
-    """Let readers of the node's only used output read `value`."""
-    if value is None or set(rw.view(node).used_outputs()) - {0} or rw.effect(node) is not Effect.PURE:
-        return False
-    if not rw.can_replace(node.outputs[0], value):
-        return rw.reject(rule, "a graph output keeps its own value")
-    rw.replace(node, value)
-    return True
-
-
 def identity(node: ir.Node, rw: Rewriter) -> bool:
     """Identity(x) → x."""
-    return _forward(node, rw, node.inputs[0], "identity")
+    return forward(node, rw, node.inputs[0], "identity")
 
 
 def cast_to_same(node: ir.Node, rw: Rewriter) -> bool:
@@ -58,7 +47,7 @@ def cast_to_same(node: ir.Node, rw: Rewriter) -> bool:
         target = like.dtype if like is not None else None
     if source is None or source.dtype is None or target != source.dtype or not isinstance(out.type, ir.TensorType):
         return False
-    return _forward(node, rw, source, "cast_to_same")
+    return forward(node, rw, source, "cast_to_same")
 
 
 def transpose_in_order(node: ir.Node, rw: Rewriter) -> bool:
@@ -69,7 +58,7 @@ def transpose_in_order(node: ir.Node, rw: Rewriter) -> bool:
             return False
     elif perm is RUNTIME or tuple(perm) != tuple(range(len(perm))):
         return False
-    return _forward(node, rw, source, "transpose_in_order")
+    return forward(node, rw, source, "transpose_in_order")
 
 
 def keeps_shape(node: ir.Node, rw: Rewriter) -> bool:
@@ -84,12 +73,12 @@ def keeps_shape(node: ir.Node, rw: Rewriter) -> bool:
         repeats = rw.view(node).param("repeats" if (rw.opset(node) or 0) >= 6 else "tiles")
         if repeats is RUNTIME or repeats is None or not np.all(np.asarray(repeats) == 1) or (rw.opset(node) or 0) < 6:
             return False
-    return _forward(node, rw, source, "keeps_shape")
+    return forward(node, rw, source, "keeps_shape")
 
 
 def dropout_at_inference(node: ir.Node, rw: Rewriter) -> bool:
     """Dropout outside training → x, when nobody reads the mask."""
-    return _forward(node, rw, node.inputs[0], "dropout_at_inference")
+    return forward(node, rw, node.inputs[0], "dropout_at_inference")
 
 
 def pad_nothing(node: ir.Node, rw: Rewriter) -> bool:
@@ -99,7 +88,7 @@ def pad_nothing(node: ir.Node, rw: Rewriter) -> bool:
     pads = view.ints(name)
     if pads is None or pads is RUNTIME or any(pads):
         return False
-    return _forward(node, rw, node.inputs[0], "pad_nothing")
+    return forward(node, rw, node.inputs[0], "pad_nothing")
 
 
 def slice_everything(node: ir.Node, rw: Rewriter) -> bool:
@@ -121,31 +110,31 @@ def slice_everything(node: ir.Node, rw: Rewriter) -> bool:
         )
         if not isinstance(dim, int) or end < dim:
             return False
-    return _forward(node, rw, source, "slice_everything")
+    return forward(node, rw, source, "slice_everything")
 
 
 def single_operand(node: ir.Node, rw: Rewriter) -> bool:
     """Concat, Sum, Max, Min or Mean of one operand → it."""
-    return len(node.inputs) == 1 and _forward(node, rw, node.inputs[0], "single_operand")
+    return len(node.inputs) == 1 and forward(node, rw, node.inputs[0], "single_operand")
 
 
 def split_in_one(node: ir.Node, rw: Rewriter) -> bool:
     """Split into one part, which is all of it → x."""
-    return len(node.outputs) == 1 and _forward(node, rw, node.inputs[0], "split_in_one")
+    return len(node.outputs) == 1 and forward(node, rw, node.inputs[0], "split_in_one")
 
 
 def clip_nothing(node: ir.Node, rw: Rewriter) -> bool:
     """Clip without bounds (opset 11 on) → x."""
     if (rw.opset(node) or 0) < 11 or any(v is not None for v in node.inputs[1:]):
         return False
-    return _forward(node, rw, node.inputs[0], "clip_nothing")
+    return forward(node, rw, node.inputs[0], "clip_nothing")
 
 
 def reduce_nothing(node: ir.Node, rw: Rewriter) -> bool:
     """ReduceSum/Max/Min/Mean/Prod over no axis (noop_with_empty_axes), or over dims of size 1 that are kept → x."""
     view, source = rw.view(node), node.inputs[0]
     if view.attr("keepdims") == 1 and source is not None and same_dims(source.shape, node.outputs[0].shape):
-        return _forward(node, rw, source, "reduce_nothing")
+        return forward(node, rw, source, "reduce_nothing")
     try:
         noop = view.attr("noop_with_empty_axes")
     except KeyError:
@@ -153,7 +142,7 @@ def reduce_nothing(node: ir.Node, rw: Rewriter) -> bool:
     axes = view.ints("axes")
     if noop != 1 or axes is RUNTIME or axes:
         return False
-    return _forward(node, rw, source, "reduce_nothing")
+    return forward(node, rw, source, "reduce_nothing")
 
 
 # Operator → (value that leaves the other operand alone, whether it may also stand on the left).
@@ -175,7 +164,7 @@ def neutral_element(node: ir.Node, rw: Rewriter) -> bool:
             continue
         if not (same_dims(value.shape, out.shape) or _cannot_widen(value, array)):
             continue
-        if _forward(node, rw, value, "neutral_element"):
+        if forward(node, rw, value, "neutral_element"):
             return True
     return False
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from .dims import Dims, same_dim, same_dims
 from .rewriter import Rewriter
-from .rules import Rule, apply_rules
+from .rules import Rule, apply_rules, forward
 from .view import RUNTIME, constant
 
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
@@ -46,10 +46,7 @@ def view_and_back(node: ir.Node, rw: Rewriter) -> bool:
     source = inner.inputs[0] if inner is not None else None
     if source is None or not same_dims(source.shape, out.shape):
         return False
-    if not rw.can_replace(out, source):
-        return rw.reject("view_and_back", "a graph output keeps its own value")
-    rw.replace(node, source)
-    return True
+    return forward(node, rw, source, "view_and_back")
 
 
 def reshape_of_view(node: ir.Node, rw: Rewriter) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from .effects import Effect
 from .rewriter import Rewriter
 
 Rule = Callable[[ir.Node, Rewriter], bool]
@@ -58,3 +59,13 @@ def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
                     break
     finally:
         stop()
+
+
+def forward(node: ir.Node, rw: Rewriter, value: ir.Value | None, rule: str) -> bool:
+    """Let readers of the node's only used output read `value`."""
+    if value is None or set(rw.view(node).used_outputs()) - {0} or rw.effect(node) is not Effect.PURE:
+        return False
+    if not rw.can_replace(node.outputs[0], value):
+        return rw.reject(rule, "a graph output keeps its own value")
+    rw.replace(node, value)
+    return True

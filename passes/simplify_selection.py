@@ -11,7 +11,7 @@ import onnx_ir as ir
 from . import uniform
 from .dims import same_dims
 from .rewriter import Rewriter
-from .rules import Rule, apply_rules
+from .rules import Rule, apply_rules, forward
 from .view import constant
 
 
@@ -36,10 +36,7 @@ def _forward(node: ir.Node, value: ir.Value | None, rw: Rewriter) -> bool:
     out = node.outputs[0]
     if value is None or value.dtype is None or value.dtype != out.dtype or not same_dims(value.shape, out.shape):
         return False
-    if not rw.can_replace(out, value):
-        return rw.reject("simplify-selection", "a graph output keeps its own value")
-    rw.replace(node, value)
-    return True
+    return forward(node, rw, value, "simplify-selection")
 
 
 def where_not(node: ir.Node, rw: Rewriter) -> bool:

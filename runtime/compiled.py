@@ -111,8 +111,9 @@ def settings_for(
 class CompiledFunction:
     """A compiled function. Call it as the original; results are torch tensors, without gradient, in its structure.
 
-    `model` is the compiled graph, `exported` the graph as captured, `passes` what every pass did, `artifacts` the
-    folder of the files (None without one). Raises InputError naming the input for a wrong shape, dtype or nesting.
+    `model` is the compiled graph, `exported` the graph as captured, `signature` that graph with its arguments and
+    state, `passes` what every pass did, `artifacts` the folder of the files (None without one). Raises InputError
+    naming the input for a wrong shape, dtype or nesting.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class CompiledFunction:
         self.executable = executable
         self.device = device
         self.artifacts = artifacts
-        self._signature = exported
+        self.signature = exported
         self.steps_per_call = steps_per_call
         self._run = _runner(exported, executable, steps_per_call)
 
@@ -139,14 +140,14 @@ class CompiledFunction:
         from .torch_state import as_array, as_tensor
 
         positional = self._positional(args, kwargs)
-        given = self._signature.inputs.unpack(positional, self._signature.argument_names)
+        given = self.signature.inputs.unpack(positional, self.signature.argument_names)
         feeds = {name: as_array(name, value) for name, value in given.items()}
         results = self._run(feeds)
-        sizes = self._signature.size_outputs if self.steps_per_call is None else ()
-        return self._signature.outputs.pack({n: v.item() if n in sizes else as_tensor(v) for n, v in results.items()})
+        sizes = self.signature.size_outputs if self.steps_per_call is None else ()
+        return self.signature.outputs.pack({n: v.item() if n in sizes else as_tensor(v) for n, v in results.items()})
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        names = self._signature.argument_names
+        names = self.signature.argument_names
         if not kwargs:
             return args
         for name in kwargs:

@@ -15,6 +15,7 @@ from pfvm.compiler.options import parse
 from pfvm.compiler.shapes import ShapeInference
 from pfvm.compiler.signature import MANIFEST_KEY, Interface, StateEntry, read_manifest, write_manifest
 from pfvm.errors import InvalidModelError, OptionError, did_you_mean
+from pfvm.passes import pipeline
 from pfvm.passes.constant_subgraph import Evaluate
 
 from . import losses, optimizers, params
@@ -22,7 +23,6 @@ from .backward import NodeGradient, backward
 from .builder import MIN_OPSET, Builder
 
 _IR_VERSION = 8
-_UNFUSED = ("fuse-cast-reduce-sum",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def make_step(
     params.make_overridable(model, parameters)
     _record(model)
     names = [v.name for v in parameters]
-    model = compile_model(model, parse(disable=_UNFUSED), evaluate=evaluate).model
+    model = compile_model(model, parse(disable=pipeline.FUSED), evaluate=evaluate).model
     return compile_model(_with_step(model, names, request, general), parse(), evaluate=evaluate).model
 
 

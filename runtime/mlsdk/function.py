@@ -54,7 +54,7 @@ class CompiledFunction:
     @property
     def exported(self) -> Exported:
         """What was captured: structure, state and numbers."""
-        return self.compiled._signature
+        return self.compiled.signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run once. A function of a dict reads the keys that it was compiled with, and no others."""

@@ -16,7 +16,7 @@ import pfvm  # noqa: E402
 from pfvm.errors import InputError  # noqa: E402
 from torch import nn  # noqa: E402
 
-from .train_support import Mlp, batches, make_step, twins  # noqa: E402
+from .train_support import Mlp, batches, make_step, trained_twins, twins  # noqa: E402
 
 DEVICES = ["pfvm:cpu", "xla:cpu"]
 BATCH = next(batches())
@@ -65,16 +65,7 @@ def test_float64_over_five_steps(device: str) -> None:
         model = Mlp().double()
         return model, torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.01)
 
-    (model, optimizer), (twin, twin_optimizer) = twins(make)
-    data = batches(dtype=torch.float64)
-    step, twin_step = (
-        pfvm.compile(make_step(model, optimizer), next(data), device=device),
-        make_step(twin, twin_optimizer),
-    )
-    for _ in range(5):
-        batch = next(data)
-        step(batch)
-        twin_step(batch)
+    model, twin = trained_twins(make, batches(dtype=torch.float64), device)
     assert_equal_state(model, twin, 1e-8)
 
 

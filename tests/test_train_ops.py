@@ -8,11 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import pfvm  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from .train_support import Mlp, batches, largest_step_error, make_step, twins  # noqa: E402
+from .train_support import Mlp, batches, largest_step_error, make_step, trained_twins  # noqa: E402
 
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"lr": 0.1}),
@@ -214,15 +213,6 @@ def test_doubles_over_five_steps(make: Any, data: Any, kind: Any, device: str) -
         model = make().double()
         return model, kind(model.parameters(), lr=1e-3)
 
-    (model, optimizer), (twin, twin_optimizer) = twins(new)
-    source = data(dtype=torch.float64)
-    step, twin_step = (
-        pfvm.compile(make_step(model, optimizer), next(source), device=device),
-        make_step(twin, twin_optimizer),
-    )
-    for _ in range(5):
-        batch = next(source)
-        step(batch)
-        twin_step(batch)
+    model, twin = trained_twins(new, data(dtype=torch.float64), device)
     for (name, a), e in zip(model.state_dict().items(), twin.state_dict().values()):
         torch.testing.assert_close(a, e, rtol=1e-8, atol=1e-8, msg=lambda m, name=name: f"{name}: {m}")

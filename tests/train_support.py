@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import pfvm
 import torch
 from pfvm.compiler.capture.export import Exported, capture
 from pfvm.runtime.ort import evaluate
@@ -56,6 +57,20 @@ def twins(make: Callable[[], tuple[nn.Module, torch.optim.Optimizer]]) -> list[t
         torch.manual_seed(0)
         pairs.append(make())
     return pairs
+
+
+def trained_twins(
+    make: Callable[[], tuple[nn.Module, torch.optim.Optimizer]], data: Iterator[Batch], device: str
+) -> tuple[nn.Module, nn.Module]:
+    """The same model after five steps, each from the last one's state: compiled, and PyTorch's own."""
+    (model, optimizer), (twin, twin_optimizer) = twins(make)
+    step = pfvm.compile(make_step(model, optimizer), next(data), device=device)
+    twin_step = make_step(twin, twin_optimizer)
+    for _ in range(5):
+        batch = next(data)
+        step(batch)
+        twin_step(batch)
+    return model, twin
 
 
 def state_feeds(exported: Exported) -> dict[str, np.ndarray[Any, Any]]:

@@ -282,7 +282,8 @@ class Layout:
                     continue
             used = ", ".join(map(str, steps)) or "nothing"
             raise LayoutError(f"layout {self}: level {level} has {size} indices, its subaxes and copies are {used}")
-        unknown = {step.level for step in (*self.subaxes, *self.copies)} - set(levels) - {ADDRESS, TIME}
+        named = {sub.level for sub in self.subaxes} | {copies.level for copies in self.copies}
+        unknown = named - set(levels) - {ADDRESS, TIME}
         if unknown:
             raise LayoutError(f"layout {self}: the machine has no level {', '.join(sorted(unknown))}")
 

@@ -1,0 +1,344 @@
+"""l3ir.txt: a planned program as text, one block per node in scheduled order. Parser and printer, byte for byte.
+
+    Reshape(x_Download_0, val_1) -> (view)
+       in(0):x_Download_0 onnx_type=Tensor(dtype=FLOAT32 shape=125,1,32,32) num_lw=8 … loc=LM0 addr=0)
+       in(1):val_1 onnx_type=Tensor(dtype=INT64 shape=2) num_lw=2 … loc_kind=IMM loc=IMM)
+      out(0):view onnx_type=Tensor(dtype=FLOAT32 shape=125,1024) num_lw=8 … loc=LM0 addr=0 parent=x_Download_0)
+
+The form is that of MLSDK's dumps; `[gathered]` behind a head is ours. Fields that are not known are left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from pfvm.errors import InvalidModelError, PfvmError
+
+from .foreign import ForeignPlacement, find_foreign
+from .layout import Layout, LayoutError
+from .machine import Machine
+from .mngraph import DOWNLOAD, GATHERED, UPLOAD, is_move
+from .placement import DRAM, IMMEDIATE, Placement, placement_of
+
+GAP = ("…", "...")  # what a dump that was shortened by hand has in the place of text
+FIELDS = (
+    "onnx_type", "num_lw", "padded_shape", "layout", "layout_kind", "dtype", "gene", "pad_type", "loc_kind", "loc",
+    "addr", "parent",
+)  # fmt: skip
+GATHERED_FLAG = "gathered"
+
+
+class L3irError(PfvmError, ValueError):
+    """A text that is no l3ir.txt; the message names the line."""
+
+
+_DTYPE_NAMES = {"FLOAT": "FLOAT32", "DOUBLE": "FLOAT64"}  # where a dump's name is not ONNX's
+
+
+@dataclass(frozen=True)
+class L3Value:
+    """One value line. `fields` are the texts of its fields in order; text in a shortened dump has the key ""."""
+
+    name: str
+    fields: tuple[tuple[str, str], ...] = ()
+
+    def get(self, key: str) -> str | None:
+        """A field's text, None where the line has none or it is shortened."""
+        text = dict(self.fields).get(key)
+        return None if text is None or _has_gap(text) else text
+
+    @property
+    def onnx_dtype(self) -> str | None:
+        """FLOAT32, INT64, …"""
+        match = _TYPE.fullmatch(self.get("onnx_type") or "")
+        return match[1] if match else None
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape, () for a scalar."""
+        match = _TYPE.fullmatch(self.get("onnx_type") or "")
+        return _ints(match[2]) if match else None
+
+    @property
+    def num_lw(self) -> int | None:
+        """Long words per innermost cell."""
+        return _int(self.get("num_lw"))
+
+    @property
+    def padded_shape(self) -> tuple[int, ...] | None:
+        """The room of each axis."""
+        text = self.get("padded_shape")
+        return None if text is None else _ints(text)
+
+    @functools.cached_property
+    def layout(self) -> Layout | None:
+        """The layout; None where there is none, it is shortened, or it is another compiler's."""
+        text = self.get("layout")
+        if text is None or not text.startswith("PadLayout{"):
+            return None
+        return Layout.parse(text.removeprefix("PadLayout{").removesuffix("}"))
+
+    @property
+    def gene(self) -> tuple[str, ...]:
+        """What each axis stands for."""
+        text = (self.get("gene") or "[]")[1:-1]
+        return tuple(text.split(",")) if text else ()
+
+    @property
+    def addr(self) -> int | None:
+        """The address, in its memory's units."""
+        return _int(self.get("addr"))
+
+    def __str__(self) -> str:
+        return f"{self.name}{''.join(f' {key}={text}' if key else f' {text}' for key, text in self.fields)}"
+
+
+@dataclass(frozen=True)
+class L3Node:
+    """One node. inputs and outputs by position, None where an optional one is not given (or its line is cut out).
+
+    flags: what stands in [] behind the head. before, after: lines of a shortened dump that are no value's or node's.
+    """
+
+    op: str
+    inputs: tuple[L3Value | None, ...]
+    outputs: tuple[L3Value | None, ...]
+    arguments: tuple[str, ...]  # of the head: the names of the inputs, then those of the attributes that are set
+    results: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    line: int = 0
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The names of the attributes that are set."""
+        return self.arguments[len(self.inputs) :]
+
+    @property
+    def name(self) -> str:
+        """The name of its first output, which names the node."""
+        return self.results[0] if self.results else self.op
+
+    def values(self) -> Iterator[L3Value]:
+        """Its values that have a line, inputs first."""
+        yield from (value for value in (*self.inputs, *self.outputs) if value is not None)
+
+    def lines(self) -> Iterator[str]:
+        """The block's lines."""
+        yield from self.before
+        flags = f" [{', '.join(self.flags)}]" if self.flags else ""
+        yield f"{self.op}({', '.join(self.arguments)}) -> ({', '.join(self.results)}){flags}"
+        yield from (f"   in({i}):{value})" for i, value in enumerate(self.inputs) if value is not None)
+        yield from (f"  out({i}):{value})" for i, value in enumerate(self.outputs) if value is not None)
+        yield from self.after
+
+
+def format_l3ir(nodes: Iterable[L3Node]) -> str:
+    """The text of a program: what `parse_l3ir` read comes out byte for byte."""
+    return "".join(f"{line}\n" for node in nodes for line in node.lines())
+
+
+def parse_l3ir(text: str, tolerant: bool = False) -> list[L3Node]:
+    """The nodes of a dump. Raises L3irError with the line's number.
+
+    tolerant: for dumps that other tools or people wrote: unknown fields, and "…" where text was left out.
+    """
+    nodes: list[_Block] = []
+    before: list[str] = []
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+        head, value = _HEAD.fullmatch(line), _VALUE.fullmatch(line)
+        if head:
+            nodes.append(_Block(number, head))
+        elif value and nodes:
+            nodes[-1].add(number, value, tolerant)
+        elif tolerant and (not line.strip() or _has_gap(line)):
+            (nodes[-1].after if nodes else before).append(line)
+        else:
+            raise L3irError(f"line {number}: neither a node nor one of its values: {line[:120]!r}")
+    if not nodes:
+        raise L3irError("no l3ir.txt: there is no node in it; one reads `Relu(x) -> (y)`")
+    return [block.node(tuple(before) if i == 0 else ()) for i, block in enumerate(nodes)]
+
+
+class _Block:
+    """The lines of one node while they are read."""
+
+    def __init__(self, line: int, head: re.Match[str]) -> None:
+        self.line, self.op = line, head["op"]
+        self.arguments = tuple(head["arguments"].split(", ")) if head["arguments"] else ()
+        self.results = tuple(head["results"].split(", ")) if head["results"] else ()
+        self.flags = tuple(head["flags"].split(", ")) if head["flags"] else ()
+        self.inputs: dict[int, L3Value] = {}
+        self.outputs: dict[int, L3Value] = {}
+        self.after: list[str] = []
+
+    def add(self, number: int, match: re.Match[str], tolerant: bool) -> None:
+        is_input = match["side"] == "   in"
+        values, names = (self.inputs, self.arguments) if is_input else (self.outputs, self.results)
+        index = int(match["index"])
+        value = _parse_value(match["body"], number, tolerant)
+        if index in values or (is_input and self.outputs):
+            raise L3irError(f"line {number}: {match['side'].strip()}({index}) of {self.op} out of order")
+        if not tolerant and (index >= len(names) or names[index] != value.name):
+            raise L3irError(
+                f"line {number}: {value.name!r} is not {match['side'].strip()}({index}) of the head {names}"
+            )
+        values[index] = value
+
+    def node(self, before: tuple[str, ...]) -> L3Node:
+        inputs = tuple(self.inputs.get(i) for i in range(1 + max(self.inputs, default=-1)))
+        outputs = tuple(self.outputs.get(i) for i in range(1 + max(self.outputs, default=-1)))
+        return L3Node(
+            self.op, inputs, outputs, self.arguments, self.results, self.flags, self.line, before, tuple(self.after)
+        )
+
+
+def _parse_value(body: str, number: int, tolerant: bool) -> L3Value:
+    name, _, rest = body.partition(" ")
+    fields: list[tuple[str, str]] = []
+    for match in _FIELD.finditer(rest):
+        key, text = match["key"] or "", match["other"] if match["text"] is None else match["text"]
+        if not key and not (tolerant and _has_gap(text)):
+            raise L3irError(f"line {number}: {text!r} is no field of value {name!r}; one reads num_lw=8")
+        if key and key not in FIELDS and not tolerant:
+            raise L3irError(f"line {number}: value {name!r} has an unknown field {key!r}; known: {', '.join(FIELDS)}")
+        fields.append((key, text))
+    value = L3Value(name, tuple(fields))
+    try:
+        _check_texts(value)
+    except LayoutError as error:
+        raise L3irError(f"line {number}: value {name!r}: {error}") from error
+    return value
+
+
+def _check_texts(value: L3Value) -> None:
+    """Reads every field once, so that a bad one is found here."""
+    _ = value.num_lw, value.addr, value.padded_shape, value.layout
+    if value.get("onnx_type") is not None and value.shape is None:
+        raise LayoutError(f"no type: {value.get('onnx_type')!r}; one reads Tensor(dtype=FLOAT32 shape=125,10)")
+
+
+def _int(text: str | None) -> int | None:
+    if text is not None and not re.fullmatch(r"-?\d+", text):
+        raise LayoutError(f"{text!r} is no number")
+    return None if text is None else int(text)
+
+
+def _ints(text: str) -> tuple[int, ...]:
+    return tuple(number for word in text.split(",") if word if (number := _int(word)) is not None)
+
+
+def _has_gap(text: str) -> bool:
+    return any(gap in text for gap in GAP)
+
+
+_HEAD = re.compile(
+    r"(?P<op>\S[^\s()]*)\((?P<arguments>.*)\) -> \((?P<results>.*?)\)(?: \[(?P<flags>[^\]]+)\])?"
+)  # names have no blanks or brackets
+_VALUE = re.compile(r"(?P<side>   in|  out)\((?P<index>\d+)\):(?P<body>.*)\)")
+_TYPE = re.compile(r"Tensor\(dtype=(\w+) shape=([\d,]*)\)")
+_FIELD = re.compile(
+    r"(?P<key>\w+)=(?P<text>PadLayout\{[^{}]*\}|Tensor\([^()]*\)|\[[^\[\]]*\]|\S*)(?: |$)|(?P<other>\S+)(?: |$)"
+)
+
+
+# ---- from a graph
+
+
+def print_l3ir(model: ir.Model, machine: Machine | None) -> str:
+    """The l3ir.txt of an MNGraph: its nodes stand in scheduled order, its values have placements.
+
+    machine: None for another compiler's program, whose values have a ForeignPlacement. Raises InvalidModelError.
+    """
+    return format_l3ir(l3ir_nodes(model, machine))
+
+
+def l3ir_nodes(model: ir.Model, machine: Machine | None) -> list[L3Node]:
+    """The blocks that `print_l3ir` prints, one per node of the graph."""
+    return [_node_block(node, machine) for node in model.graph]
+
+
+def l3ir_name(value: ir.Value) -> str:
+    """A value's name in the text: blanks, brackets and commas, which separate names there, as %20."""
+    return re.sub(r"[\s(),%…]", lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), value.name or "")
+
+
+def _node_block(node: ir.Node, machine: Machine | None) -> L3Node:
+    given = list(node.inputs)
+    while given and given[-1] is None:
+        given.pop()
+    is_transfer = is_move(node) and node.op_type in (DOWNLOAD, UPLOAD)
+    outputs = [out for out in node.outputs if out.name]
+    return L3Node(
+        node.op_type,
+        tuple(None if value is None else _value_line(value, machine, is_transfer) for value in given),
+        tuple(_value_line(value, machine, is_transfer) for value in outputs),
+        tuple("" if value is None else l3ir_name(value) for value in given) + _attribute_names(node),
+        tuple(l3ir_name(value) for value in outputs),
+        (GATHERED_FLAG,) if GATHERED in node.metadata_props else (),
+    )
+
+
+def _attribute_names(node: ir.Node) -> tuple[str, ...]:
+    """Attributes that are set; a constant's value is data, and is not listed."""
+    if node.op_type == "Constant":
+        return ()
+    data = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS, ir.AttributeType.SPARSE_TENSOR)
+    return tuple(name for name, attribute in node.attributes.items() if attribute.type not in data)
+
+
+def _value_line(value: ir.Value, machine: Machine | None, is_transfer: bool) -> L3Value:
+    foreign = find_foreign(value)
+    if foreign is not None:
+        fields = _foreign_fields(foreign)
+    elif machine is not None:
+        fields = _fields(placement_of(value), machine, is_transfer)
+    else:
+        raise InvalidModelError(f"value {value.name!r} has no place in another compiler's program, and no machine")
+    lines = (("onnx_type", _type_text(value)), *fields)
+    return L3Value(l3ir_name(value), tuple((key, str(text)) for key, text in lines if text is not None))
+
+
+def _fields(placement: Placement, machine: Machine, is_transfer: bool) -> list[tuple[str, str | int | None]]:
+    layout = placement.layout
+    return [
+        ("num_lw", layout.num_lw(machine.local_memories[0].granularity)),
+        ("padded_shape", ",".join(map(str, layout.padded_shape))),
+        ("layout", f"PadLayout{{{layout}}}"),
+        ("layout_kind", "MNCore"),
+        ("dtype", placement.dtype),
+        ("gene", f"[{','.join(placement.gene)}]"),
+        ("pad_type", placement.pad),
+        ("loc_kind", None if is_transfer else _location_kind(placement.location)),
+        ("loc", placement.location),
+        ("addr", placement.address),
+        ("parent", placement.parent),
+    ]
+
+
+def _location_kind(location: str | None) -> str | None:
+    return location if location in (None, IMMEDIATE, DRAM) else "LM"
+
+
+def _foreign_fields(placement: ForeignPlacement) -> list[tuple[str, str | int | None]]:
+    return [
+        ("layout", placement.layout),
+        ("layout_kind", placement.kind),
+        ("dtype", placement.dtype),
+        ("loc_kind", placement.location),
+        ("loc", placement.location),
+        ("addr", placement.address),
+        ("parent", placement.parent),
+    ]
+
+
+def _type_text(value: ir.Value) -> str | None:
+    if value.dtype is None or value.shape is None:
+        return None
+    dims = ",".join(str(dim) for dim in value.shape)
+    return f"Tensor(dtype={_DTYPE_NAMES.get(value.dtype.name, value.dtype.name)} shape={dims})"

@@ -83,8 +83,12 @@ def on_device(tensor: torch.Tensor) -> OnDevice | None:
 
 
 def can_defer(tensor: torch.Tensor) -> bool:
-    """Whether nothing but this Python object leads to the tensor's memory: a view or alias would show old values."""
-    return type(tensor) in _CLASSES and _holders(tensor) <= _SINGLE_HOLDER and tensor._base is None
+    """Whether nothing but this Python object leads to the tensor's memory: a view or alias would show old values.
+
+    numpy() and views hold the memory, DLPack (np.from_dlpack) the tensor below the Python object.
+    """
+    has_one_holder = _holders(tensor) <= _SINGLE_HOLDER and tensor._use_count() == 1  # type: ignore[attr-defined]
+    return type(tensor) in _CLASSES and has_one_holder and tensor._base is None
 
 
 def _holders(tensor: torch.Tensor) -> int:

@@ -144,6 +144,43 @@ def test_a_kept_state_dict_and_views_stay_current() -> None:
     torch.testing.assert_close(row, twin.linear2.weight[0].detach())
 
 
+class Counter(nn.Module):
+    """Sums what it has seen in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(3))
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Any) -> Any:
+        self.seen += x.sum(0)
+        return x * self.scale
+
+
+ARRAYS = {
+    "numpy": lambda t: t.numpy(),
+    "asarray": np.asarray,
+    "dlpack": np.from_dlpack,
+    "slice": lambda t: t.numpy()[:3],
+    "memory": lambda t: torch.from_numpy(t.numpy()),
+}
+
+
+@pytest.mark.parametrize("view", ARRAYS.values(), ids=list(ARRAYS))
+@pytest.mark.parametrize("is_early", [True, False])
+def test_arrays_of_a_buffer_stay_current_both_ways(view: Any, is_early: bool) -> None:
+    model = Counter()
+    early = view(model.seen) if is_early else None
+    step = pfvm.compile(lambda x: model(x), torch.ones(2, 3))
+    step(torch.ones(2, 3))
+    array = view(model.seen) if early is None else early
+    step(torch.ones(2, 3))
+    assert array.tolist() == model.seen.tolist() == [4.0] * 3
+    array += 10
+    step(torch.ones(2, 3))
+    assert array.tolist() == model.seen.tolist() == [16.0] * 3
+
+
 def test_tensors_that_nobody_looks_at_stay_on_the_device() -> None:
     ((model, optimizer), _) = twins(sgd())
     step = pfvm.compile(make_step(model, optimizer), BATCH)

@@ -11,45 +11,17 @@ The notation is MLSDK's; its meaning is as its published dumps fix it.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-from pfvm.errors import PfvmError
 
-ADDRESS, LANE, TIME = "", "W", "Time"
+from .subaxes import ADDRESS, LANE, TIME, Axis, Copies, LayoutError, SubAxis, merge, regroup, split
 
-
-class LayoutError(PfvmError, ValueError):
-    """A layout that does not exist: bad text, or one that a machine, a dtype or a reshape does not allow."""
-
-
-class SubAxis(NamedTuple):
-    """`size` steps of `stride` in the index of a level: a machine's level, ADDRESS, LANE or TIME."""
-
-    size: int
-    level: str = ADDRESS
-    stride: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.size}_{self.level}:{self.stride}" if self.level else f"{self.size}:{self.stride}"
-
-
-class Copies(NamedTuple):
-    """Copies over a level: over the whole of it (size None), or `size` steps of `stride`."""
-
-    level: str
-    size: int | None = None
-    stride: int = 1
-
-    def __str__(self) -> str:
-        return self.level if self.size is None else f"{self.size}_{self.level}:{self.stride}"
-
-
-Axis = tuple[SubAxis, ...]
+__all__ = ["ADDRESS", "LANE", "TIME", "Axis", "Copies", "Layout", "LayoutError", "SubAxis"]
 
 
 @dataclass(frozen=True)
@@ -120,7 +92,7 @@ class Layout:
 
     def merged(self) -> Layout:
         """The same placement with adjacent subaxes fused (a_X:s·n, n_X:s → a·n_X:s) and those of size 1 dropped."""
-        return Layout(self.shape, tuple(_merge(axis) for axis in self.axes), tuple(sorted(self.copies)))
+        return Layout(self.shape, tuple(merge(axis) for axis in self.axes), tuple(sorted(self.copies, key=str)))
 
     def is_same_as(self, other: Layout) -> bool:
         """Does every element lie in the same places? The text may differ."""
@@ -135,34 +107,40 @@ class Layout:
     def reshaped(self, shape: Sequence[int]) -> Layout:
         """The layout of the reshaped tensor where it lies. Raises LayoutError where elements would have to move.
 
-        Axes are regrouped from the left. Only the first old axis of a group may be padded: its padding then lies
-        behind the end of the group's first new axis.
+        Axes are regrouped from the left. Only the first old axis of a group (apart from those of size 1 before it) may
+        be padded: its padding then lies behind the end of the group's first new axis.
         """
         axes: list[Axis] = []
-        for old, new in _groups(self.shape, tuple(shape)):
-            if any(self.padded_shape[i] != self.shape[i] for i in old[1:]):
+        for old, new in regroup(self.shape, tuple(shape)):
+            behind = itertools.dropwhile(lambda i: self.shape[i] == 1, old)
+            if any(self.padded_shape[i] != self.shape[i] for i in [*behind][1:]):
                 raise LayoutError(f"layout {self}: padding inside a group of axes that reshape to {tuple(shape)}")
             flat = [sub for i in old for sub in self.axes[i]]
-            axes += _split(flat, [shape[i] for i in new], f"layout {self} reshaped to {tuple(shape)}")
+            axes += split(flat, [shape[i] for i in new], f"layout {self} reshaped to {tuple(shape)}")
         return Layout(tuple(shape), tuple(axes), self.copies)
 
     def for_operand(self, shape: Sequence[int]) -> Layout:
         """The layout of an operand that broadcasts (numpy's rules) to this shape: copies where it is repeated.
 
-        Repetition over addresses needs no copy: every one of those reads the same long word.
+        Repetition over addresses or time slices needs no copy: every one of those reads the same long word.
         """
         lead = len(self.shape) - len(shape)
+        if lead < 0:
+            raise LayoutError(f"layout {self}: an operand of shape {tuple(shape)} has more axes")
         axes: list[Axis] = []
         copies = list(self.copies)
         for i, axis in enumerate(self.axes):
             size = shape[i - lead] if i >= lead else 1
-            if size == self.shape[i]:
-                if i >= lead:
-                    axes.append(axis)
+            if size == self.shape[i] and i >= lead:
+                axes.append(axis)
                 continue
             if size != 1:
                 raise LayoutError(f"layout {self}: an operand of shape {tuple(shape)} does not broadcast to it")
-            copies += [Copies(sub.level, sub.size, sub.stride) for sub in axis if sub.level != ADDRESS]
+            copies += [
+                Copies(sub.level, sub.size, sub.stride)
+                for sub in axis
+                if sub.level not in (ADDRESS, TIME) and sub.size > 1
+            ]
             if i >= lead:
                 axes.append(())
         return Layout(tuple(shape), tuple(axes), tuple(copies))
@@ -183,7 +161,7 @@ class Layout:
             if size == levels.get(level):
                 result.append(Copies(level))
             else:
-                fused = _merge(tuple(SubAxis(p.size or 1, level, p.stride) for p in sorted(parts, key=_by_stride)))
+                fused = merge(tuple(SubAxis(p.size or 1, level, p.stride) for p in sorted(parts, key=_by_stride)))
                 result += [Copies(sub.level, sub.size, sub.stride) for sub in fused]
         return Layout(self.shape, self.axes, tuple(result))
 
@@ -323,76 +301,3 @@ def _copies_order(levels: Mapping[str, int]) -> dict[str, int]:
     """Innermost first, as published dumps list them, with lanes behind the innermost level: PE, W, MAB, L1B, L2B."""
     names = [level for level in reversed(list(levels)) if level != LANE]
     return {name: i for i, name in enumerate([names[0], LANE, *names[1:]])}
-
-
-def _merge(axis: Iterable[SubAxis]) -> Axis:
-    merged: list[SubAxis] = []
-    for sub in axis:
-        if sub.size == 1:
-            continue
-        last = merged[-1] if merged else None
-        if last and last.level == sub.level and last.stride == sub.size * sub.stride:
-            merged[-1] = SubAxis(last.size * sub.size, sub.level, sub.stride)
-        else:
-            merged.append(sub)
-    return tuple(merged)
-
-
-def _groups(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """The shortest runs of old and new axes with equal products, from the left; raises where there are none."""
-    if math.prod(old) != math.prod(new):
-        raise LayoutError(f"a shape {old} cannot be reshaped to {new}")
-    groups: list[tuple[list[int], list[int]]] = []
-    i = j = 0
-    while i < len(old) or j < len(new):
-        olds: list[int] = []
-        news: list[int] = []
-        left = right = 1
-        while True:
-            if i < len(old) and (left <= right and not (left == right and olds)):
-                left *= old[i]
-                olds.append(i)
-                i += 1
-            elif j < len(new) and (right < left or not news):
-                right *= new[j]
-                news.append(j)
-                j += 1
-            else:
-                break
-        while i < len(old) and old[i] == 1 and left == right:
-            olds.append(i)
-            i += 1
-        while j < len(new) and new[j] == 1 and left == right:
-            news.append(j)
-            j += 1
-        groups.append((olds, news))
-    return groups
-
-
-def _split(flat: list[SubAxis], sizes: list[int], what: str) -> list[Axis]:
-    """Deals subaxes to new axes, minor axis first; the first new axis takes what is left, padding included."""
-    rest = list(flat)
-    result: list[Axis] = []
-    for size in reversed(sizes[1:]):
-        taken: list[SubAxis] = []
-        needed = size
-        while needed > 1:
-            if not rest:
-                raise LayoutError(f"{what}: its subaxes do not split at the new axes")
-            sub = rest.pop()
-            if needed % sub.size == 0:
-                taken.insert(0, sub)
-                needed //= sub.size
-            elif sub.size % needed == 0:
-                taken.insert(0, SubAxis(needed, sub.level, sub.stride))
-                rest.append(SubAxis(sub.size // needed, sub.level, sub.stride * needed))
-                needed = 1
-            else:
-                raise LayoutError(f"{what}: {sub} does not split at an axis of {size}")
-        result.insert(0, tuple(taken))
-    first = _merge(rest)
-    if sizes:
-        result.insert(0, first)
-    elif first:
-        raise LayoutError(f"{what}: subaxes without an axis")
-    return [_merge(axis) for axis in result]

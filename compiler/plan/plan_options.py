@@ -1,0 +1,53 @@
+"""The options of a plan: keyword arguments = flags of `pfvm plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pydantic
+from pfvm.errors import OptionError, did_you_mean
+
+SCHEDULERS = ("always_from_dram", "reuse_consecutive", "spill_opt", "auto_recompute_sa")
+
+
+class PlanOptions(pydantic.BaseModel):
+    """How to plan. A flag `--float-dtype=half` is the field `float_dtype`."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    machine: str = pydantic.Field("mncore2", description="a machine that is shipped, or a TOML file")
+    scheduler: Literal["always_from_dram", "reuse_consecutive", "spill_opt", "auto_recompute_sa"] = pydantic.Field(
+        "reuse_consecutive", description="how order, spills and recomputation are chosen"
+    )
+    float_dtype: Literal["float", "mixed", "half"] = pydantic.Field(
+        "mixed", description="floating point values in Float, in Half, or each in what it needs"
+    )
+    dtypes: dict[str, str] = pydantic.Field({}, description="dtype of the outputs of single nodes, by the node's name")
+    shapes: dict[str, tuple[pydantic.PositiveInt, ...]] = pydantic.Field(
+        {}, description="shapes of inputs, by the input's name"
+    )
+    sram_budget: float | None = pydantic.Field(
+        None, gt=0, le=1, description="part of each local memory that the plan may use"
+    )
+    prefetch: bool = pydantic.Field(False, description="let transfers from DRAM overlap with compute")
+    search_steps: pydantic.NonNegativeInt = pydantic.Field(1000, description="candidates that a search looks at")
+    time_budget: pydantic.PositiveFloat | None = pydantic.Field(None, description="seconds after which it stops")
+    seed: int = pydantic.Field(0, description="of the search")
+    unroll_limit: pydantic.PositiveInt = pydantic.Field(4096, description="nodes that one loop may unroll to")
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> PlanOptions:
+        """Options from a mapping. Raises OptionError naming the option."""
+        try:
+            return cls.model_validate(dict(values))
+        except pydantic.ValidationError as error:
+            raise OptionError("; ".join(_describe(item) for item in error.errors())) from error
+
+
+def _describe(item: Any) -> str:
+    name = "--" + ".".join(str(part) for part in item["loc"]).replace("_", "-")
+    if item["type"] == "extra_forbidden":
+        known = ["--" + field.replace("_", "-") for field in PlanOptions.model_fields]
+        return f"there is no option {name}{did_you_mean(name, known)}; options: {', '.join(known)}"
+    return f"{name}: {item['msg']}, not {item['input']!r}"

@@ -1,0 +1,48 @@
+"""The stages of a plan in order: prepare, dtypes, layouts, schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+from pfvm.errors import NotBuiltError
+
+from .dtypes import assign_dtypes
+from .layouts import assign_layouts
+from .machine import Machine, load_machine
+from .plan_options import PlanOptions
+from .prepare import prepare
+
+
+@dataclass
+class Plan:
+    """A planned graph (an MNGraph: nodes in scheduled order, every value placed) and what it was planned for.
+
+    report: figures of the plan, empty until a report is made.
+    """
+
+    model: ir.Model
+    machine: Machine
+    options: PlanOptions
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+def plan(model: ir.Model, options: PlanOptions | Mapping[str, Any] | None = None) -> Plan:
+    """Plans a compiled model for a machine, on a copy.
+
+    Raises OptionError, InputError or UnsupportedOpError for what cannot be planned, naming option, input or node.
+    """
+    laid = lay_out(model, options)
+    raise NotBuiltError(f"the scheduler {laid.options.scheduler} is not built yet in this version of pfvm")
+
+
+def lay_out(model: ir.Model, options: PlanOptions | Mapping[str, Any] | None = None) -> Plan:
+    """The stages before the schedule: every value has a dtype and a layout, and nothing an address."""
+    chosen = options if isinstance(options, PlanOptions) else PlanOptions.parse(options or {})
+    machine = load_machine(chosen.machine)
+    prepared = prepare(model, chosen.shapes)
+    assign_dtypes(prepared, machine, chosen.float_dtype, chosen.dtypes)
+    assign_layouts(prepared, machine)
+    return Plan(prepared, machine, chosen)

@@ -1,0 +1,89 @@
+"""Where the readers of a value would like it to lie: what products ask of their data, carried back to its source."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from .dtypes import device_dtype
+from .forms import Forms
+from .layout import Layout, LayoutError
+from .mngraph import CAST
+from .operand_layouts import operand_layout, weight_layout
+from .ops import contract
+from .ops.reuse import permutation
+from .ops.table import dims, rule_of
+
+
+class Wishes:
+    """For each value the layout that its first reader with an opinion would like, in the value's own dtype."""
+
+    def __init__(self, model: ir.Model, forms: Forms) -> None:
+        self._forms = forms
+        self._wishes: dict[ir.Value, Layout] = {}
+        self._weights: dict[ir.Value, Layout] = {}
+        for node in reversed(list(model.graph)):
+            self._ask(node)
+
+    def get(self, value: ir.Value) -> Layout | None:
+        """The wish for a value, None where nobody has one."""
+        return self._wishes.get(value)
+
+    def source(self, value: ir.Value) -> Layout | None:
+        """The wish for an input or an initializer: that of its data readers, else that of products that it weighs.
+
+        A weight's wish has copies in many cells, so it is for values that come from DRAM and not for computed ones.
+        """
+        return self._wishes.get(value) or self._weights.get(value)
+
+    def _ask(self, node: ir.Node) -> None:
+        kind = rule_of(node).kind
+        if kind == "contract":
+            self._ask_data(node)
+            self._ask_weight(node)
+            return
+        if kind == "reuse":
+            for wishes in (self._wishes, self._weights):
+                self._ask_back(node, wishes)
+            return
+        wish = self._wishes.get(node.outputs[0]) if node.outputs else None
+        if wish is None:
+            return
+        if kind == "elementwise" or node.op_type == CAST:
+            own = device_dtype(node.outputs[0])
+            for value in node.inputs:
+                if value is not None and dims(value) == wish.shape:
+                    self._wishes[value] = self._forms.convert(wish, own, device_dtype(value))
+
+    def _ask_data(self, node: ir.Node) -> None:
+        data = node.inputs[0]
+        if data is None or not dims(data):
+            return
+        column = contract.product(node).data_column if contract.is_local(node) else -1
+        if node.op_type in ("Conv", "ConvTranspose"):
+            column = 1
+        self._wishes[data] = self._forms.matrix(dims(data), device_dtype(data), column)
+
+    def _ask_weight(self, node: ir.Node) -> None:
+        if not contract.is_local(node):
+            return
+        weight, out = node.inputs[1], node.outputs[0]
+        assert weight is not None and node.inputs[0] is not None
+        self._weights[weight] = weight_layout(self._forms, node)
+        for i in range(2, len(node.inputs)):
+            bias = node.inputs[i]
+            if bias is not None:
+                layout = self._forms.matrix(dims(out), device_dtype(out))
+                self._weights[bias] = operand_layout(self._forms, node, i, layout, device_dtype(out))
+
+    def _ask_back(self, node: ir.Node, wishes: dict[ir.Value, Layout]) -> None:
+        source, wish = node.inputs[0], wishes.get(node.outputs[0])
+        if source is None or wish is None:
+            return
+        perm = permutation(node)
+        try:
+            if perm is None:
+                wishes[source] = wish.reshaped(dims(source))
+            else:
+                wishes[source] = wish.transposed([perm.index(i) for i in range(len(perm))])
+        except LayoutError:
+            wishes.pop(source, None)

@@ -6,6 +6,20 @@ Besides the compiled graph's own operators it has nodes that move data. They are
     MNCoreDownload       DRAM → local memory          MNCoreUpload         local memory → DRAM
     MNCoreLayoutSwitch   another layout               MNCoreRefillPadding  padding set to a value (attribute pad)
     MNCoreCast           another device dtype         Identity             the other local memory
+
+Graph outputs keep their names: they are what an Upload wrote to DRAM (or a reuse node of it there), and the value that
+was computed in a local memory has the suffix `_Local`. An output with metadata `pfvm.state_of` has the address of that
+input where nothing reads the old value after the new one is stored; else two addresses, which change places from one
+call to the next. A node that runs again for a later reader is another node, its outputs `<v>_Recompute_<k>`.
+
+Time slices. A node that does not fit a local memory runs once per slice, and what is sliced stays in DRAM, with one
+subaxis of level Time: where the layout of a whole value has addresses `a:s`, the value in DRAM has `t_Time:1, a/t:s`,
+and a slice has `a/t:s` and that many elements less; every element keeps its cell and its lane.
+
+    MNCoreInputSplit(x; axis, indices)    → slice    DRAM → local memory: take(x, indices, axis)
+    MNCoreOutputConcat(slices; axis, indices) → y    take(concat(slices, axis), indices, axis). It moves nothing: each
+                                                     slice was stored in its part of y, one behind the other, and y
+                                                     has the address of the first (metadata REUSES)
 """
 
 from __future__ import annotations
@@ -19,7 +33,8 @@ from .placement import KEY, find_placement
 DOMAIN = "pfvm"
 DOWNLOAD, UPLOAD = "MNCoreDownload", "MNCoreUpload"
 LAYOUT_SWITCH, REFILL, CAST = "MNCoreLayoutSwitch", "MNCoreRefillPadding", "MNCoreCast"
-MOVES = (DOWNLOAD, UPLOAD, LAYOUT_SWITCH, REFILL, CAST)
+INPUT_SPLIT, OUTPUT_CONCAT = "MNCoreInputSplit", "MNCoreOutputConcat"
+MOVES = (DOWNLOAD, UPLOAD, LAYOUT_SWITCH, REFILL, CAST, INPUT_SPLIT, OUTPUT_CONCAT)
 GATHERED = "pfvm.gathered"  # node metadata: its operands are collected through the tree, not read where they lie
 REUSES = "pfvm.reuses"  # node metadata: its output is its first input's memory (a reshape, a transpose)
 
@@ -39,21 +54,46 @@ def is_move(node: ir.Node) -> bool:
 
 def declare_moves(model: ir.Model) -> None:
     """Adds the local functions of the moves that the graph has; calling it again changes nothing."""
-    used = {node.op_type for node in model.graph if is_move(node)}
-    for kind in sorted(used):
-        if (DOMAIN, kind, "") not in model.functions:
-            model.functions[DOMAIN, kind, ""] = _identity_function(kind, model.opset_imports[""])
+    used = {node.op_identifier(): node for node in model.graph if is_move(node)}
+    for identifier, node in sorted(used.items()):
+        if identifier not in model.functions:
+            model.functions[identifier] = _function(node, model.opset_imports[""])
+        if node.overload:
+            model.ir_version = max(model.ir_version, _OVERLOADS)
     if used:
         model.opset_imports.setdefault(DOMAIN, 1)
 
 
-def _identity_function(kind: str, opset: int) -> ir.Function:
-    source = ir.Value(name="x")
-    node = ir.Node("", "Identity", [source], num_outputs=1)
-    node.outputs[0].name = "y"
-    graph = ir.Graph([source], node.outputs, nodes=[node], opset_imports={"": opset}, name=kind)
-    attributes = [ir.Attr("pad", ir.AttributeType.STRING, "Zero")] if kind == REFILL else []
-    return ir.Function(DOMAIN, kind, graph=graph, attributes=attributes)
+_OVERLOADS = 10  # the IR version from which functions have overloads: one of MNCoreOutputConcat per number of slices
+
+
+def _function(node: ir.Node, opset: int) -> ir.Function:
+    """A function with the meaning of a move: take(x, indices, axis) for slices, Identity for all others."""
+    inputs = [ir.Value(name=f"x{i}") for i in range(len(node.inputs))]
+    attributes: list[ir.Attr] = []
+    body: list[ir.Node] = []
+    source = inputs[0]
+    if node.op_type in (INPUT_SPLIT, OUTPUT_CONCAT):
+        axis, indices = ir.AttributeType.INT, ir.AttributeType.INTS
+        attributes = [ir.Attr("axis", axis, None), ir.Attr("indices", indices, None)]
+        if len(inputs) > 1:
+            body.append(ir.Node("", "Concat", inputs, [ir.RefAttr("axis", "axis", axis)], num_outputs=1))
+            source = _named(body[-1], "whole")
+        body.append(ir.Node("", "Constant", [], [ir.RefAttr("value_ints", "indices", indices)], num_outputs=1))
+        positions = _named(body[-1], "positions")
+        body.append(ir.Node("", "Gather", [source, positions], [ir.RefAttr("axis", "axis", axis)], num_outputs=1))
+    else:
+        body.append(ir.Node("", "Identity", [source], num_outputs=1))
+    if node.op_type == REFILL:
+        attributes = [ir.Attr("pad", ir.AttributeType.STRING, "Zero")]
+    out = _named(body[-1], "y")
+    graph = ir.Graph(inputs, [out], nodes=body, opset_imports={"": opset}, name=node.op_type)
+    return ir.Function(DOMAIN, node.op_type, node.overload, graph=graph, attributes=attributes)
+
+
+def _named(node: ir.Node, name: str) -> ir.Value:
+    node.outputs[0].name = name
+    return node.outputs[0]
 
 
 def save_placements(model: ir.Model) -> None:

@@ -46,7 +46,7 @@ def _conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Chan
     data, long = channels_last(x), _is_shifted(w.shape, group)
 
     def convolved(kernel: Any, shift: Any) -> Any:
-        y = _convolve(data, kernel, window, group, prepared=prepared)
+        y = convolve(data, kernel, window, group, prepared=prepared, swapped=_is_swapped(node))
         return y if shift is None else plus_channels(y, shift)
 
     def normalized(statistics: Sequence[Any], epsilon: float) -> Any:
@@ -54,8 +54,8 @@ def _conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Chan
 
     readers = {(user.op_type, user.graph) for user, _ in node.outputs[0].uses()}
     if x.dtype == w.dtype and readers == {("BatchNormalization", node.graph)}:
-        return Postponed(lambda: convolved(_spatial_first(w), bias), x.ndim, x.dtype, normalized, long)
-    return ChannelsLast(convolved(_spatial_first(w), bias), long=long)
+        return Postponed(lambda: convolved(spatial_first(w), bias), x.ndim, x.dtype, normalized, long)
+    return ChannelsLast(convolved(spatial_first(w), bias), long=long)
 
 
 @traced_once  # one step, which runs when the model is loaded
@@ -65,7 +65,7 @@ def _normalized_weights(
     """Kernel and bias, as it is added, of a convolution with the normalization of its result inside."""
     factor = scale / jnp.sqrt(var + np.asarray(epsilon, var.dtype))
     shift = offset - mean * factor
-    kernel = _spatial_first(w * factor.reshape((-1,) + (1,) * (w.ndim - 1)))
+    kernel = spatial_first(w * factor.reshape((-1,) + (1,) * (w.ndim - 1)))
     return [kernel, over_channels(shift if bias is None else bias * factor + shift, w.ndim)]
 
 
@@ -80,18 +80,24 @@ def _geometry(ctx: Context, x: Any, w: Any) -> tuple[Window, int]:
     return window, group
 
 
-def _convolve(
-    data: Any, kernel: Any, window: Window, group: int, accumulate: Any = None, prepared: Callable[[], bool] = bool
+def convolve(
+    data: Any,
+    kernel: Any,
+    window: Window,
+    group: int,
+    accumulate: Any = None,
+    prepared: Callable[[], bool] = bool,
+    swapped: bool = False,
 ) -> Any:
     """The convolution of N, spatial, C with spatial, I, O.
 
     `accumulate` is the result type where it differs, `prepared`: what follows from the kernel alone is computed at load
-    time.
+    time, `swapped`: the batch stands in the place of the channels.
     """
     if accumulate is None and _is_shifted((kernel.shape[-1], kernel.shape[-2], *kernel.shape[:-2]), group):
         return shifted_convolution(data, kernel, window, group)
     if accumulate is None and group == 1:
-        product = product_for(data.shape, data.dtype, kernel.shape, window, prepared)
+        product = product_for(data.shape, data.dtype, kernel.shape, window, prepared, swapped)
         if product is not None:
             return product(data, kernel)
 
@@ -104,7 +110,7 @@ def _convolve(
             rhs_dilation=window.dilations,
             feature_group_count=group,
             preferred_element_type=result,
-            dimension_numbers=_dimension_numbers(data.ndim),
+            dimension_numbers=dimension_numbers(data.ndim),
         )
 
     def in_float64(data: Any, kernel: Any) -> Any:
@@ -121,64 +127,26 @@ def _is_shifted(weights: tuple[int, ...], group: int) -> bool:
     return group > 1 and math.prod(weights[2:]) <= _MAX_SHIFTED_TAPS
 
 
-def _spatial_first(w: Any) -> Any:
+def _is_swapped(node: ir.Node) -> bool:
+    """Are the first two axes of both operands exchanged before, as in the gradient of a kernel?"""
+    for value in node.inputs[:2]:
+        turn = None if value is None else value.producer()
+        if turn is None or turn.op_type != "Transpose" or turn.domain not in ("", "ai.onnx"):
+            return False
+        order = turn.attributes.get_ints("perm", ()) or ()
+        if list(order) != [1, 0, *range(2, len(order))]:
+            return False
+    return True
+
+
+def spatial_first(w: Any) -> Any:
     """O, I, spatial → spatial, I, O."""
     return lax.transpose(w, (*range(2, w.ndim), 1, 0))
 
 
-def _dimension_numbers(rank: int) -> tuple[str, str, str]:
+def dimension_numbers(rank: int) -> tuple[str, str, str]:
     spatial = "DHWXYZ"[-(rank - 2) :] if rank <= 5 else "abcdef"[: rank - 2]
     return (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
-
-
-def conv_transpose(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> ChannelsLast:
-    """As a convolution of the dilated operand with the flipped kernel. `w` is C, M / group, spatial."""
-    rank = x.ndim - 2
-    group = ctx.attr("group") or 1
-    kernel = w.shape[2:]
-    strides = tuple(ctx.attr("strides", None) or (1,) * rank)
-    dilations = tuple(ctx.attr("dilations", None) or (1,) * rank)
-    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
-    extra = list(ctx.attr("output_padding", None) or [0] * rank)
-    pads = _transposed_pads(ctx, x.shape[2:], strides, spans, extra)
-    flipped = jnp.flip(w, tuple(range(2, w.ndim)))
-    per_group = flipped.reshape(group, w.shape[0] // group, *w.shape[1:])
-    weights = jnp.swapaxes(per_group, 1, 2).reshape(group * w.shape[1], w.shape[0] // group, *kernel)
-    y = lax.conv_general_dilated(
-        channels_last(x),
-        _spatial_first(weights),
-        (1,) * rank,
-        [(k - 1 - a, k - 1 - b + e) for k, (a, b), e in zip(spans, pads, extra)],
-        lhs_dilation=strides,
-        rhs_dilation=dilations,
-        feature_group_count=group,
-        dimension_numbers=_dimension_numbers(x.ndim),
-    )
-    return ChannelsLast(y if bias is None else plus_channels(y, bias))
-
-
-def _transposed_pads(
-    ctx: Context, size: tuple[int, ...], strides: tuple[int, ...], spans: list[int], extra: list[int]
-) -> list[tuple[int, int]]:
-    rank = len(size)
-    auto = ctx.attr("auto_pad", "NOTSET")
-    asked = ctx.attr("output_shape", None)
-    if asked:
-        wanted = asked[-rank:]
-    elif auto in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = [n * s for n, s in zip(size, strides)]
-    else:
-        flat = ctx.attr("pads", None) or [0] * (2 * rank)
-        return list(zip(flat[:rank], flat[rank:]))
-    pads = []
-    for n, s, k, e, out in zip(size, strides, spans, extra, wanted):
-        total = s * (n - 1) + e + k - out
-        if total < 0:  # windows that leave gaps: an output_shape may ask for more at the end, "SAME" does not
-            pads.append((0, total if asked else 0))
-            continue
-        small, large = total // 2, total - total // 2
-        pads.append((small, large) if auto == "SAME_UPPER" else (large, small))
-    return pads
 
 
 def conv_integer(ctx: Context, node: ir.Node, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
@@ -197,11 +165,10 @@ def integer_convolution(ctx: Context, x: Any, w: Any, x_zero: Any, w_zero: Any) 
             else w_zero.astype(jnp.int32).reshape(())
         )
     window, group = _geometry(ctx, x, w)
-    kernel = _spatial_first(w.astype(jnp.int32) - shift)
-    return plain(ChannelsLast(_convolve(channels_last(x), kernel, window, group, accumulate=jnp.int32)))
+    kernel = spatial_first(w.astype(jnp.int32) - shift)
+    return plain(ChannelsLast(convolve(channels_last(x), kernel, window, group, accumulate=jnp.int32)))
 
 
 register("Conv")(_conv)
-register("ConvTranspose")(conv_transpose)
 register("ConvInteger")(conv_integer)
-adapts("Conv", "ConvTranspose")(accepting)
+adapts("Conv")(accepting)

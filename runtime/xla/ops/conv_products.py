@@ -5,55 +5,102 @@ Operands are N, spatial, C and spatial, I, O.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from pfvm.runtime.xla.ops.conv_winograd import outweighs_kernel, suits, suits_gradient, winograd, winograd_gradient
 from pfvm.runtime.xla.ops.windows import Window
 from pfvm.runtime.xla.platforms import traced_platform
 
 # Few channels leave XLA's convolution idle: patches of up to so many numbers are 2 times faster as one product.
 _PATCH = 32
-# Winograd's form takes 0.5-0.8 of the time between these bounds; beyond them it waits for memory.
-_LEAST_CHANNELS = 32
-_FEW_TILES, _FEWEST_TILES = 32, 16
-_TRANSFORMED_BYTES = 16 << 20
 _PATCH_BYTES = 8 << 20
+# A kernel's gradient has few results, each a long sum. Up to so many, and so many bytes of views, are one product.
+_FEW_RESULTS = 64
+_VIEW_BYTES = 32 << 20
 
 Product = Callable[[Any, Any], Any]
 
 
 def product_for(
-    shape: tuple[int, ...], dtype: Any, kernel: tuple[int, ...], window: Window, prepared: Callable[[], bool]
+    shape: tuple[int, ...],
+    dtype: Any,
+    kernel: tuple[int, ...],
+    window: Window,
+    prepared: Callable[[], bool],
+    swapped: bool = False,
 ) -> Product | None:
     """The product that computes a convolution of one group fastest, or None where the convolution itself does.
 
-    `shape` and `kernel` are the operands', `prepared`: what follows from the kernel alone costs nothing.
+    `shape` and `kernel` are the operands', `prepared`: what follows from the kernel alone costs nothing, `swapped`: it
+    is the gradient of a kernel, and the batch stands in the place of the channels.
     """
     if _is_tiling(window, shape[1:-1]):
         return _tiles_product
-    if traced_platform() != "cpu" or dtype != np.float32:
+    if traced_platform() != "cpu" or dtype not in (np.float32, np.float64):
+        return None
+    if swapped:
+        return _gradient_product(shape, dtype, kernel, window)
+    if any(k > n for k, n in zip(window.kernel, shape[1:-1])):  # which XLA computes one number after the other
+        return lambda x, w: _rows_product(x, w, window)
+    if dtype != np.float32:
         return None
     outputs = window.output_size(shape[1:-1])
     values = math.prod(kernel[:-1])
     if math.prod(window.kernel) > 1 and values <= _PATCH and 4 * values * shape[0] * math.prod(outputs) <= _PATCH_BYTES:
         return lambda x, w: _patches_product(x, w, window)
-    return (lambda x, w: winograd(x, w, window.pads)) if _suits_winograd(shape, kernel, window) and prepared() else None
+    if suits(shape, kernel, window) and (outweighs_kernel(shape, kernel, window) or prepared()):
+        return lambda x, w: winograd(x, w, window.pads)
+    return None
 
 
-def _suits_winograd(shape: tuple[int, ...], kernel: tuple[int, ...], window: Window) -> bool:
-    *taps, channels, results = kernel
-    if taps != [3, 3] or {*window.strides, *window.dilations} != {1} or min(channels, results) < _LEAST_CHANNELS:
-        return False
-    tiles = shape[0] * math.prod(-(-n // 2) for n in window.output_size(shape[1:-1]))
-    if 64 * tiles * max(channels, results) > _TRANSFORMED_BYTES:
-        return False
-    return tiles >= _FEW_TILES or (tiles >= _FEWEST_TILES and 64 * channels * results <= _TRANSFORMED_BYTES // 2)
+def _gradient_product(shape: tuple[int, ...], dtype: Any, kernel: tuple[int, ...], window: Window) -> Product | None:
+    """For the gradient of a kernel: few results are long sums, and the stride has become the dilation, for which XLA's
+    convolution takes 2-6 times as long."""
+    results = window.output_size(shape[1:-1])
+    if dtype == np.float32 and suits_gradient(kernel[-2], window, results, (shape[0], kernel[-1])):
+        return lambda x, w: _swapped(winograd_gradient, x, w, window.pads)
+    if not 0 < math.prod(results) <= _FEW_RESULTS:
+        return None
+    return lambda x, w: _swapped(_results_product, x, w, window)
+
+
+def _swapped(function: Callable[..., Any], x: Any, w: Any, geometry: Any) -> Any:
+    """The convolution from a function of N, spatial, C and N, spatial, O, where its channels are the batch."""
+    y = function(jnp.swapaxes(x, 0, -1), jnp.moveaxis(w, -2, 0), geometry)
+    return jnp.swapaxes(y, 0, -1)
+
+
+def _results_product(x: Any, dy: Any, window: Window) -> Any:
+    """What each position of the results sums up, side by side, times `dy`: O, results, C."""
+    results = window.output_size(x.shape[1:-1])
+    views = Window(results, window.dilations, window.strides, ((0, 0),) * len(results))
+    reach = [
+        (r - 1) * s + (k - 1) * d + 1 for r, s, k, d in zip(results, window.strides, window.kernel, window.dilations)
+    ]
+    ends = [(a, length - size - a, 0) for size, (a, _), length in zip(x.shape[1:-1], window.pads, reach)]
+    padded = lax.pad(x, np.zeros((), x.dtype), ((0, 0, 0), *ends, (0, 0, 0)))
+    rows = [views.shifted(padded, tap, first=1).reshape(-1, x.shape[-1]) for tap in views.taps()]
+    if len(rows) * x.size * x.dtype.itemsize <= _VIEW_BYTES * math.prod(window.dilations):
+        rows = [jnp.concatenate(rows, -1)]
+    columns = dy.reshape(-1, dy.shape[-1])
+    products = [lax.dot_general(columns, part, (((0,), (0,)), ((), ()))) for part in rows]
+    return jnp.concatenate(products, -1).reshape(-1, *results, x.shape[-1])
+
+
+def _rows_product(x: Any, w: Any, window: Window) -> Any:
+    """One product of patches and the kernel, whose order is O, spatial, I: near to that of the model's."""
+    pads = ((0, 0, 0), *((a, b, 0) for a, b in window.pads), (0, 0, 0))
+    padded, views = lax.pad(x, np.zeros((), x.dtype), pads), window.unpadded()
+    rows = jnp.concatenate([views.shifted(padded, tap, first=1) for tap in window.taps()], -1)
+    outputs = w.shape[-1]
+    columns = jnp.moveaxis(w, -1, 0).reshape(outputs, -1)
+    y = lax.dot_general(rows.reshape(-1, columns.shape[-1]), columns, (((1,), (1,)), ((), ())))
+    return y.reshape(*rows.shape[:-1], outputs)
 
 
 def _is_tiling(window: Window, size: tuple[int, ...]) -> bool:
@@ -99,49 +146,3 @@ def _last_axis_patches(x: Any, kernel: int, stride: int) -> Any:
     grouped = whole.reshape(*before, count - 1 + groups, stride * channels)
     rows = jnp.concatenate([grouped[..., g : g + count, :] for g in range(groups)], -1)
     return rows[..., : kernel * channels]
-
-
-def winograd(x: Any, w: Any, pads: tuple[tuple[int, int], ...]) -> Any:
-    """A 3x3 convolution of stride 1 by Winograd's F(2x2, 3x3): 16 products for each 2x2 outputs instead of 36.
-
-    The transforms of data and results only add. Its errors are those of float32 sums. An infinity or NaN reaches the
-    outputs that it reaches in any convolution, but what would be infinite may be NaN.
-    """
-    return _tiled(x, _transformed(w), pads)
-
-
-@jax.jit  # one step, which runs when the model is loaded
-def _transformed(w: Any) -> Any:
-    return _kernel_tiles(_kernel_tiles(w, 0), 1).reshape(16, *w.shape[2:])
-
-
-@functools.partial(jax.jit, static_argnums=2)  # traced once for each shape
-def _tiled(x: Any, kernels: Any, pads: tuple[tuple[int, int], ...]) -> Any:
-    n, *size, c = x.shape
-    counts = [(length + a + b - 2 + 1) // 2 for length, (a, b) in zip(size, pads)]
-    extended = [(a, 2 * count + 2 - length - a) for length, count, (a, _) in zip(size, counts, pads)]
-    padded = lax.pad(x, np.zeros((), x.dtype), ((0, 0, 0), *((a, b, 0) for a, b in extended), (0, 0, 0)))
-    rows, columns = counts
-    by_row = _to_tiles([padded[:, i : i + 2 * rows : 2] for i in range(4)])
-    tiles = [t for row in by_row for t in _to_tiles([row[:, :, j : j + 2 * columns : 2] for j in range(4)])]
-    stacked = jnp.stack(tiles).reshape(16, n * rows * columns, c)
-    products = jnp.matmul(stacked, kernels).reshape(4, 4, n, rows, columns, -1)
-    halves = [jnp.stack(_from_tiles(row), 3) for row in _from_tiles(products)]  # n, rows, columns, 2, outputs
-    y = jnp.stack(halves, 2).reshape(n, 2 * rows, 2 * columns, -1)
-    return y[:, : size[0] + sum(pads[0]) - 2, : size[1] + sum(pads[1]) - 2]
-
-
-def _kernel_tiles(w: Any, axis: int) -> Any:
-    """The kernel with 4 instead of 3 along an axis, in steps that `prepared` can run before."""
-    half = np.asarray(0.5, w.dtype)
-    first, middle, last = (lax.slice_in_dim(w, i, i + 1, axis=axis) for i in range(3))
-    even, odd = (first + last) * half, middle * half
-    return lax.concatenate([first, even + odd, even - odd, last], axis)
-
-
-def _to_tiles(x: Sequence[Any]) -> list[Any]:
-    return [x[0] - x[2], x[1] + x[2], x[2] - x[1], x[1] - x[3]]
-
-
-def _from_tiles(x: Any) -> list[Any]:
-    return [x[0] + x[1] + x[2], x[1] - x[2] - x[3]]

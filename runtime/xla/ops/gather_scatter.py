@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import onnx_ir as ir
 from pfvm.errors import InvalidModelError
 from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.layouts import accepting, adapts, plain
+from pfvm.runtime.xla.ops.pool_gradient import max_pool_gradient
 from pfvm.runtime.xla.registry import register
 
 _UPDATES = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
@@ -48,6 +50,10 @@ def gather_nd(ctx: Context, node: ir.Node, x: Any, indices: Any) -> Any:
 
 
 def scatter_elements(ctx: Context, node: ir.Node, x: Any, indices: Any, updates: Any) -> Any:
+    gradient = max_pool_gradient(ctx, node, x, updates)
+    if gradient is not None:
+        return gradient
+    x, indices, updates = map(plain, (x, indices, updates))
     axis = ctx.attr("axis")
     axis = axis + x.ndim if axis < 0 else axis
     ctx.expect_indices(indices, x.shape, axis)
@@ -102,3 +108,4 @@ register("GatherND")(gather_nd)
 register("Scatter", "ScatterElements")(scatter_elements)
 register("ScatterND")(scatter_nd)
 register("TensorScatter", since=24)(tensor_scatter)
+adapts("ScatterElements")(accepting)

@@ -15,7 +15,7 @@ from pfvm.runtime.xla.ops.windows import Window, check_fits, read_window
 from pfvm.runtime.xla.registry import register
 
 
-def _pool_window(ctx: Context, size: tuple[int, ...]) -> tuple[Window, tuple[tuple[int, int], ...]]:
+def pool_window(ctx: Context, size: tuple[int, ...]) -> tuple[Window, tuple[tuple[int, int], ...]]:
     """The window, and its pads extended at the end so that ceil_mode's last, partly outside, windows exist."""
     window = read_window(ctx, size, tuple(ctx.attr("kernel_shape")))
     if not ctx.attr("ceil_mode", 0) or ctx.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
@@ -60,13 +60,13 @@ def _mapped(function: Any, x: Any) -> Any:
     return ChannelsLast(function(x.data)) if isinstance(x, ChannelsLast) else function(x)
 
 
-def _lowest(dtype: Any) -> Any:
+def lowest(dtype: Any) -> Any:
     return -np.inf if jnp.issubdtype(dtype, jnp.floating) else np.iinfo(dtype).min
 
 
 def max_pool(ctx: Context, node: ir.Node, x: Any) -> Any:
-    window, pads = _pool_window(ctx, x.shape[2:])
-    y = _reduce_window(x, _lowest(x.dtype), lax.max, window, pads)
+    window, pads = pool_window(ctx, x.shape[2:])
+    y = _reduce_window(x, lowest(x.dtype), lax.max, window, pads)
     return (y, _max_indices(ctx, plain(x), window, pads)) if ctx.wants(1) else y
 
 
@@ -74,7 +74,7 @@ def _max_indices(ctx: Context, x: Any, window: Window, pads: tuple[tuple[int, in
     """Flat index of each maximum in the whole operand; storage_order=1 counts columns first."""
     spatial = x.shape[2:]
     padding = ((0, 0, 0), (0, 0, 0), *((a, b, 0) for a, b in pads))
-    padded = lax.pad(x, np.asarray(_lowest(x.dtype), x.dtype), padding)
+    padded = lax.pad(x, np.asarray(lowest(x.dtype), x.dtype), padding)
     count = np.arange(math.prod(spatial))
     flat = count.reshape(spatial[::-1]).T if ctx.attr("storage_order", 0) else count.reshape(spatial)
     planes = jnp.arange(x.shape[0] * x.shape[1]).reshape(x.shape[:2] + (1,) * len(spatial)) * math.prod(spatial)
@@ -90,7 +90,7 @@ def _max_indices(ctx: Context, x: Any, window: Window, pads: tuple[tuple[int, in
 
 def average_pool(ctx: Context, node: ir.Node, x: Any) -> Any:
     """count_include_pad counts the pads that the node asks for, not those that ceil_mode adds."""
-    window, pads = _pool_window(ctx, x.shape[2:])
+    window, pads = pool_window(ctx, x.shape[2:])
     total = _reduce_window(x, 0, lax.add, window, pads)
     counts = _counts(window, x.shape[2:], pads, bool(ctx.attr("count_include_pad", 0)))
     divisor = counts.flat[0] if counts.size and (counts == counts.flat[0]).all() else counts[..., None]
@@ -113,7 +113,7 @@ def _counts(window: Window, size: tuple[int, ...], pads: tuple[tuple[int, int], 
 
 
 def lp_pool(ctx: Context, node: ir.Node, x: Any) -> Any:
-    window, pads = _pool_window(ctx, x.shape[2:])
+    window, pads = pool_window(ctx, x.shape[2:])
     p = np.asarray(ctx.attr("p") or 2, x.dtype)
     powers = _mapped(lambda data: jnp.abs(data) ** p, x)
     return _mapped(lambda data: data ** (1 / p), _reduce_window(powers, 0, lax.add, window, pads))

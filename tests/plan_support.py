@@ -184,3 +184,12 @@ def factors(draw: st.DrawFn, size: int) -> list[int]:
 def indices(layout: Layout) -> st.SearchStrategy[tuple[int, ...]]:
     """An element of a layout's tensor."""
     return st.tuples(*(st.integers(0, size - 1) for size in layout.shape))
+
+
+# The evaluation step of the MNIST example: images of 32x32, 1024 → 256 → 10, how many are right.
+MNIST_EVAL = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[125,1,32,32] x, int64[125] t) => (int64[] right) <int64[2] shape = {-1, 1024}>
+{ view = Reshape (x, shape)  hidden = Gemm<transB=1> (view, w0, b0)  act = Relu (hidden)
+  logits = Gemm<transB=1> (act, w1, b1)  guess = ArgMax<axis=1, keepdims=0> (logits)  same = Equal (guess, t)
+  ones = Cast<to=7> (same)  right = ReduceSum<keepdims=0> (ones) }"""
+MNIST_WEIGHTS = {"w0": (256, 1024), "b0": (256,), "w1": (10, 256), "b1": (10,)}

@@ -1,0 +1,75 @@
+"""How a machine rounds: values to their dtype, operands of products to block floats, sums to the accumulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+from pfvm.compiler.plan.machine import Machine, MatrixMode
+
+from .formats import Blocked, round_blocks, round_to
+from .sums import rounded_product, rounded_sum
+
+Array = np.ndarray
+
+ACCUMULATOR = "Float"
+
+
+class Arithmetic:
+    """The machine's arithmetic; with `exact`, none of its rounding: everything in float64."""
+
+    def __init__(self, machine: Machine, exact: bool = False) -> None:
+        self.machine = machine
+        self.exact = exact
+
+    def store(self, x: Array, dtype: str, onnx_dtype: ir.DataType | None) -> Array:
+        """A result as its value keeps it: float64 rounded to the device dtype, int64 in the ONNX type's range."""
+        if x.dtype == np.bool_:
+            return x
+        if x.dtype.kind in "iu":
+            return wrapped(x, onnx_dtype)
+        if self.exact or not self.machine.dtypes[dtype].is_float:
+            return x
+        return round_to(x, self.machine.dtypes[dtype])
+
+    def accumulated(self, x: Array) -> Array:
+        """A finished sum, as the accumulator holds it."""
+        if self.exact or x.dtype.kind != "f":
+            return x
+        return round_to(x, self.machine.dtypes[ACCUMULATOR])
+
+    def mode(self, dtype: str) -> MatrixMode | None:
+        """The matrix unit's mode for operands of a dtype."""
+        return self.machine.matrix_unit.modes.get(dtype)
+
+    def blocks(self, x: Array, axis: int, dtype: str | None) -> Blocked:
+        """An operand of a product, in the block float of its dtype along the axis."""
+        mode = None if self.exact or dtype is None else self.mode(dtype)
+        return Blocked(x, 0.0) if mode is None else round_blocks(x, axis, mode.block, mode.block_mantissa)
+
+    def product(self, a: Blocked, b: Blocked) -> Array:
+        """a [batch, m, k] · b [batch, k, n], accumulated; a batch of 1 is repeated."""
+        total = np.matmul(a.values, b.values)
+        if self.exact:
+            return total
+        if not (a.step and b.step):  # operands without a format: nothing bounds their products' digits
+            return self.accumulated(total)
+        return rounded_product(total, a.values, b.values, (a.step, b.step), self.accumulated)
+
+    def sum(self, x: Array, axes: Sequence[int]) -> Array:
+        """The sum over the axes, kept with size 1, accumulated. Integers add up exactly."""
+        total = np.sum(x, axis=tuple(axes), keepdims=True)
+        if self.exact or x.dtype.kind != "f":
+            return total
+        kept = [axis for axis in range(x.ndim) if axis not in axes]
+        terms = np.transpose(x, [*kept, *axes]).reshape(*(x.shape[axis] for axis in kept), -1)
+        flat = rounded_sum(total.reshape(terms.shape[:-1]), terms, self.accumulated)
+        return flat.reshape(total.shape)
+
+
+def wrapped(x: Array, onnx_dtype: ir.DataType | None) -> Array:
+    """Integers as their ONNX type would hold them, as int64."""
+    if onnx_dtype is None or onnx_dtype == ir.DataType.INT64 or not onnx_dtype.is_integer():
+        return x.astype(np.int64, copy=False)
+    return x.astype(onnx_dtype.numpy()).astype(np.int64)

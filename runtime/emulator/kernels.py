@@ -1,0 +1,135 @@
+"""A node as a function from arrays to arrays: float64 for floats, int64 for integers, bool; no layouts, no addresses.
+
+The reference run and the emulator compute every node here, the emulator on what it loaded from its memories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+from pfvm.compiler.plan.mngraph import is_move
+from pfvm.errors import UnsupportedOpError, describe_node
+
+from .arithmetic import Arithmetic, wrapped
+from .calls import Call, call_of
+from .elementwise import ELEMENTWISE, clip
+from .products import Dtypes, conv, gemm, matmul
+from .reductions import REDUCTIONS, reduce
+from .tail import plain, reference_kernel
+
+Array = np.ndarray
+Kernel = Callable[[Sequence[Array | None]], list[Array]]
+
+PRODUCTS = {"Gemm": gemm, "MatMul": matmul, "Conv": conv}
+_SHAPED = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+def kernel_of(call: Call, arithmetic: Arithmetic, dtypes: Dtypes) -> Kernel:
+    """The node's function. dtypes: the device dtypes of its inputs, which products round in blocks.
+
+    Raises UnsupportedOpError for an operator that neither pfvm nor onnx.reference has.
+    """
+    if is_move(call.node):
+        return lambda inputs: [_given(inputs[0])]
+    if call.body is not None:
+        return _body_kernel(call, call.body, arithmetic)
+    if not call.is_onnx:
+        raise UnsupportedOpError(f"{describe_node(call.node)}: the emulator knows no operator of its domain")
+    own = _own(call, arithmetic, dtypes)
+    return reference_kernel(call) if own is None else own
+
+
+def is_elementwise(call: Call) -> bool:
+    """Does every element of its outputs depend on one element of each (broadcast) input?"""
+    if call.body is not None:
+        opsets = call.body.opset_imports
+        return all(
+            n.op_type == "Constant" or is_elementwise(call_of(n, call.functions, opsets, call)) for n in call.body
+        )
+    return call.is_onnx and (call.op in ELEMENTWISE or call.op in ("Cast", "CastLike", "Clip"))
+
+
+def _own(call: Call, arithmetic: Arithmetic, dtypes: Dtypes) -> Kernel | None:
+    node = call.node
+    if call.op in PRODUCTS:
+        product = PRODUCTS[call.op]
+        return _single(lambda inputs: product(call, arithmetic, dtypes, inputs))
+    if call.op in REDUCTIONS:
+        return _single(lambda inputs: reduce(call, arithmetic, inputs))
+    if call.op in ELEMENTWISE:
+        function = ELEMENTWISE[call.op](call.attribute)
+        return _single(lambda inputs: function(*(_given(x) for x in inputs)))
+    if call.op == "Clip":
+        bounded = clip(call.attribute("min"), call.attribute("max"), call.version >= 11)
+        return _single(lambda inputs: bounded(*inputs))
+    if call.op == "Cast":
+        return _single(lambda inputs: converted(_given(inputs[0]), ir.DataType(call.attribute("to"))))
+    if call.op in _SHAPED and _static_shape(node.outputs[0]) is not None:
+        shape = _static_shape(node.outputs[0])
+        return _single(lambda inputs: _given(inputs[0]).reshape(shape))
+    if call.op == "Transpose":
+        return _single(lambda inputs: np.transpose(_given(inputs[0]), call.attribute("perm")))
+    if call.op == "Constant" and call.attribute("value") is not None:
+        value = plain(call.attribute("value"))
+        return lambda inputs: [value]
+    if call.op in ("Softmax", "LogSoftmax") and call.version >= 13:
+        return _single(lambda inputs: softmax(call, arithmetic, _given(inputs[0])))
+    return None
+
+
+def softmax(call: Call, arithmetic: Arithmetic, x: Array) -> Array:
+    """Softmax or LogSoftmax along an axis; the sum of exponentials is accumulated as every sum."""
+    axis = call.attribute("axis", -1) % x.ndim
+    moved = x - np.max(x, axis=axis, keepdims=True)
+    exponentials = np.exp(moved)
+    total = arithmetic.sum(exponentials, [axis])
+    return moved - np.log(total) if call.op == "LogSoftmax" else exponentials / total
+
+
+def converted(x: Array, to: ir.DataType) -> Array:
+    """Cast: floats to integers towards zero."""
+    if to == ir.DataType.BOOL:
+        return x != 0
+    if to.is_integer():
+        return wrapped(x.astype(np.int64), to)
+    if not to.is_floating_point():
+        raise UnsupportedOpError(f"a device has no values of {to.name.lower()}")
+    return x.astype(np.float64)
+
+
+def _single(function: Callable[[Sequence[Array | None]], Array]) -> Kernel:
+    def run(inputs: Sequence[Array | None]) -> list[Array]:
+        with np.errstate(all="ignore"):
+            return [function(inputs)]
+
+    return run
+
+
+def _given(x: Array | None) -> Array:
+    assert x is not None
+    return x
+
+
+def _static_shape(value: ir.Value) -> tuple[int, ...] | None:
+    if value.shape is None or not value.shape.is_static():
+        return None
+    return tuple(int(size) for size in value.shape)  # type: ignore[arg-type]
+
+
+def _body_kernel(call: Call, body: ir.Function, arithmetic: Arithmetic) -> Kernel:
+    """A local function, node by node, in float64 between them: the device rounds what the node stores."""
+    steps = []
+    for node in body:
+        inner = call_of(node, call.functions, body.opset_imports, call)
+        steps.append((kernel_of(inner, arithmetic, [None] * len(node.inputs)), node))
+
+    def run(inputs: Sequence[Array | None]) -> list[Array]:
+        values: dict[ir.Value | None, Array | None] = {None: None}
+        values.update(zip(body.inputs, [*inputs, *[None] * (len(body.inputs) - len(inputs))]))
+        for kernel, node in steps:
+            values.update(zip(node.outputs, kernel([values[value] for value in node.inputs])))
+        return [_given(values[value]) for value in body.outputs]
+
+    return run

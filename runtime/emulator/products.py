@@ -1,0 +1,116 @@
+"""Gemm, MatMul and Conv as products of two operands a [batch, m, k] · b [batch, k, n]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from pfvm.errors import UnsupportedOpError, describe_node
+
+from .arithmetic import Arithmetic
+from .calls import Call
+from .formats import Blocked
+
+Array = np.ndarray
+Dtypes = Sequence[str | None]  # the operands' device dtypes
+
+
+def gemm(call: Call, arithmetic: Arithmetic, dtypes: Dtypes, inputs: Sequence[Array | None]) -> Array:
+    """alpha · a' · b' + beta · c."""
+    first, second = inputs[0], inputs[1]
+    assert first is not None and second is not None
+    a = first.T if call.attribute("transA", 0) else first
+    b = second.T if call.attribute("transB", 0) else second
+    total = _product(arithmetic, a[None], b[None], dtypes)[0]
+    total = _scaled(total, call.attribute("alpha", 1.0))
+    bias = inputs[2] if len(inputs) > 2 else None
+    return total if bias is None else total + _scaled(bias, call.attribute("beta", 1.0))
+
+
+def matmul(call: Call, arithmetic: Arithmetic, dtypes: Dtypes, inputs: Sequence[Array | None]) -> Array:
+    """numpy's matmul: vectors are rows or columns, batch axes broadcast."""
+    first, second = inputs[0], inputs[1]
+    assert first is not None and second is not None
+    a = first[None, :] if first.ndim == 1 else first
+    b = second[:, None] if second.ndim == 1 else second
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    total = _product(arithmetic, _flat_batch(a, batch), _flat_batch(b, batch), dtypes)
+    total = total.reshape(*batch, *total.shape[-2:])
+    if first.ndim == 1:
+        total = total[..., 0, :]
+    return total[..., 0] if second.ndim == 1 else total
+
+
+def conv(call: Call, arithmetic: Arithmetic, dtypes: Dtypes, inputs: Sequence[Array | None]) -> Array:
+    """x [n, c, *spatial], w [o, c / group, *kernel]: blocks are channels of one tap."""
+    x, w = inputs[0], inputs[1]
+    assert x is not None and w is not None
+    group, spatial = call.attribute("group", 1), w.ndim - 2
+    kernel = w.shape[2:]
+    stride = tuple(call.attribute("strides", (1,) * spatial))
+    dilation = tuple(call.attribute("dilations", (1,) * spatial))
+    pads = _conv_pads(call, x.shape[2:], kernel, stride, dilation)
+    images, channels, outs = x.shape[0], w.shape[1], w.shape[0]
+    # Channels last, so that the channels of a tap stand together and each is rounded in its block.
+    rows = np.moveaxis(x.reshape(images, group, channels, *x.shape[2:]), 2, -1)
+    rows = np.moveaxis(rows, 1, 0)  # [group, n, *spatial, channels]
+    blocked = arithmetic.blocks(np.pad(rows, [(0, 0), (0, 0), *pads, (0, 0)]), -1, dtypes[0])
+    patches = _patches(blocked.values, kernel, stride, dilation)
+    out_spatial = patches.shape[2 : 2 + spatial]
+    a = Blocked(patches.reshape(group, images * _size(out_spatial), -1), blocked.step)
+    taps = arithmetic.blocks(np.moveaxis(w, 1, -1), -1, dtypes[1])  # [o, *kernel, channels]
+    columns = taps.values.reshape(group, outs // group, -1)
+    total = arithmetic.product(a, Blocked(np.swapaxes(columns, 1, 2), taps.step))  # [group, n·spatial, o / group]
+    result = total.reshape(group, images, *out_spatial, outs // group)
+    result = np.moveaxis(np.moveaxis(result, 0, -2).reshape(images, *out_spatial, outs), -1, 1)
+    bias = inputs[2] if len(inputs) > 2 else None
+    return result if bias is None else result + bias.reshape(-1, *(1,) * spatial)
+
+
+def _product(arithmetic: Arithmetic, a: Array, b: Array, dtypes: Dtypes) -> Array:
+    return arithmetic.product(arithmetic.blocks(a, -1, dtypes[0]), arithmetic.blocks(b, -2, dtypes[1]))
+
+
+def _scaled(x: Array, factor: float) -> Array:
+    return x if factor == 1.0 else x * factor
+
+
+def _flat_batch(x: Array, batch: tuple[int, ...]) -> Array:
+    """[*batch or 1s, m, k] → [flat or 1, m, k]."""
+    if _size(x.shape[:-2]) == 1:
+        return x.reshape(1, *x.shape[-2:])
+    return np.broadcast_to(x, (*batch, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
+
+
+def _size(shape: Sequence[int]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def _patches(x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Array:
+    """[group, n, *spatial, c] → [group, n, *out, *kernel, c]."""
+    spatial = len(kernel)
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation)]
+    windows = np.lib.stride_tricks.sliding_window_view(x, reach, axis=tuple(range(2, 2 + spatial)))
+    index = [slice(None)] * 2 + [slice(None, None, s) for s in stride] + [slice(None)]
+    index += [slice(None, None, d) for d in dilation]
+    return np.moveaxis(windows[tuple(index)], 2 + spatial, -1)
+
+
+def _conv_pads(
+    call: Call, sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> list[tuple[int, int]]:
+    """(before, after) per spatial axis."""
+    mode = call.attribute("auto_pad", "NOTSET")
+    if mode == "NOTSET":
+        pads = call.attribute("pads", (0,) * (2 * len(kernel)))
+        return list(zip(pads[: len(kernel)], pads[len(kernel) :]))
+    if mode == "VALID":
+        return [(0, 0)] * len(kernel)
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise UnsupportedOpError(f"{describe_node(call.node)}: auto_pad={mode!r} is none that ONNX has")
+    result = []
+    for size, k, s, d in zip(sizes, kernel, stride, dilation):
+        needed = max(0, (-(-size // s) - 1) * s + (k - 1) * d + 1 - size)
+        less, more = needed // 2, needed - needed // 2
+        result.append((less, more) if mode == "SAME_UPPER" else (more, less))
+    return result

@@ -83,6 +83,11 @@ def _is_choice(node: ir.Node) -> bool:
         return node.op_type in (DOWNLOAD, UPLOAD, INPUT_SPLIT)
     if (node.domain, node.op_type) == ("", "Identity"):
         return True
+    return is_recomputed(node)
+
+
+def is_recomputed(node: ir.Node) -> bool:
+    """Does the node compute again what another one has?"""
     return any(RECOMPUTED.search(out.name or "") for out in node.outputs)
 
 

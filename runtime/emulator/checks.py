@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from pfvm.compiler.plan.layout import LANE
+from pfvm.compiler.plan.addresses import dram_size
+from pfvm.compiler.plan.layout import ADDRESS, LANE
 from pfvm.compiler.plan.machine import Machine
 from pfvm.compiler.plan.mngraph import CAST, DOWNLOAD, GATHERED, LAYOUT_SWITCH, UPLOAD
 from pfvm.compiler.plan.ops import contract, reduce
@@ -14,6 +15,7 @@ from pfvm.errors import describe_node
 
 from .cells import places
 from .errors import AddressError, EmulatorError, LocalityError
+from .kernels import Kernel
 from .locality import Pairs, broadcast_pairs, levels_of, misplaced
 from .values import Held
 
@@ -51,16 +53,55 @@ def check_reuse(node: ir.Node, source: Held, out: Held, positions: Array, machin
             f"{what}: {out.name!r} is to be the memory of {source.name!r} ({a.dtype} in {a.location} at {a.address}), "
             f"but is {b.dtype} in {b.location} at {b.address}"
         )
+    _check_places(node, [source], out, positions, machine)
+
+
+def check_slices(node: ir.Node, sources: list[Held], out: Held, kernel: Kernel, machine: Machine) -> None:
+    """Every element of a slice, or of a whole of slices, keeps its cell, lane and address; time apart."""
+    if any(source.placement.dtype != out.placement.dtype for source in sources):
+        raise EmulatorError(f"{describe_node(node)}: {out.name!r} has another dtype than what it is made of")
+    numbers, first = [], 0
+    for source in sources:
+        size = int(np.prod(source.shape, dtype=np.int64))
+        numbers.append(np.arange(first, first + size).reshape(source.shape))
+        first += size
+    _check_places(node, sources, out, kernel(numbers)[0], machine)
+
+
+def check_concat(node: ir.Node, slices: list[Held], whole: Held, kernel: Kernel, machine: Machine) -> None:
+    """A whole in DRAM: its slices stand there one behind the other. Raises EmulatorError."""
+    check_slices(node, slices, whole, kernel, machine)
+    memory = machine.memory(DRAM)
+    at = whole.placement.address
+    for held in slices:
+        if held.placement.location != DRAM or held.placement.address != at:
+            raise AddressError(
+                f"{describe_node(node)}: slice {held.name!r} is in {held.placement.location} at "
+                f"{held.placement.address}, and not in its part of {whole.name!r}, {at}"
+            )
+        size = dram_size(held.placement, machine)
+        at = (at or 0) + -(-size // memory.granularity) * memory.granularity
+
+
+def _check_places(node: ir.Node, sources: list[Held], out: Held, positions: Array, machine: Machine) -> None:
+    """Element i of `out` lies where element positions[i] of the sources, one behind the other, does."""
     levels = {**machine.index_levels, LANE: max(dtype.lanes for dtype in machine.dtypes.values())}
-    reach = max(held.layout.extent("") for held in (source, out))
-    there = places(source.layout, levels, reach).reshape(-1)[positions.reshape(-1)]
+    reach = max(held.layout.extent(ADDRESS) for held in (*sources, out))
+    there = np.concatenate([places(source.layout, levels, reach).reshape(-1) for source in sources])
     here = places(out.layout, levels, reach).reshape(-1)
-    copies = sorted(source.layout.normalized(levels).copies), sorted(out.layout.normalized(levels).copies)
-    if not np.array_equal(there, here) or copies[0] != copies[1]:
-        raise LocalityError(
-            f"{what} moves nothing, but layout {out.layout} of {out.name!r} is not where the elements of "
-            f"{source.name!r} are, {source.layout}"
-        )
+    lanes = {**levels, LANE: machine.lanes(out.placement.dtype)}
+    copies = sorted(out.layout.normalized(lanes).copies)
+    for source in sources:
+        if sorted(source.layout.normalized(lanes).copies) != copies:
+            break
+    else:
+        if np.array_equal(there[positions.reshape(-1)], here):
+            return
+    listed = " and ".join(f"{source.name!r}, {source.layout}" for source in sources[:2])
+    raise LocalityError(
+        f"{describe_node(node)} moves nothing in its cells, but {out.name!r} in {out.layout} is not where the "
+        f"elements of {listed} are"
+    )
 
 
 def check_compute(node: ir.Node, rule: Rule, inputs: Operands, outputs: list[Held], machine: Machine) -> None:

@@ -32,7 +32,7 @@ def kernel_of(call: Call, arithmetic: Arithmetic, dtypes: Dtypes) -> Kernel:
     Raises UnsupportedOpError for an operator that neither pfvm nor onnx.reference has.
     """
     if is_move(call.node):
-        return lambda inputs: [_given(inputs[0])]
+        return _move_kernel(call)
     if call.body is not None:
         return _body_kernel(call, call.body, arithmetic)
     if not call.is_onnx:
@@ -77,6 +77,14 @@ def _own(call: Call, arithmetic: Arithmetic, dtypes: Dtypes) -> Kernel | None:
     if call.op in ("Softmax", "LogSoftmax") and call.version >= 13:
         return _single(lambda inputs: softmax(call, arithmetic, _given(inputs[0])))
     return None
+
+
+def _move_kernel(call: Call) -> Kernel:
+    """The elements as they are, or the slice of them."""
+    axis, indices = call.attribute("axis"), call.attribute("indices")
+    if indices is None:
+        return lambda inputs: [_given(inputs[0])]
+    return lambda inputs: [np.take(np.concatenate([_given(x) for x in inputs], axis), indices, axis)]
 
 
 def softmax(call: Call, arithmetic: Arithmetic, x: Array) -> Array:

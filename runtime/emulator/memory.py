@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,6 +109,19 @@ class Region:
         raise NotImplementedError
 
 
+class DerivedRegion(Region):
+    """A value that is put together from others where they lie: nothing of its own is written."""
+
+    def __init__(self, value: str, placement: Placement, start: int, elements: Callable[[str], Array]) -> None:
+        super().__init__(value, placement, start, 0, None)
+        self._elements = elements
+
+    def load(self, reader: str) -> Array:
+        padded = np.full(self.layout.padded_shape, POISON)
+        padded[self.layout.valid()] = self._elements(reader)
+        return padded
+
+
 class LocalMemory:
     """One of the memories of the innermost cells: [long words, *index levels, lanes], low addresses side by side."""
 
@@ -121,7 +134,7 @@ class LocalMemory:
 
     def region(self, value: str, placement: Placement, owner: Region | None) -> Region:
         """A value's region. Raises AddressError."""
-        start = _long_word(value, placement, self.memory)
+        start = long_word(value, placement, self.memory)
         length = placement.layout.num_lw(self.memory.granularity)
         _check_range(value, start, length, self.memory)
         return _LocalRegion(self, value, placement, start, length, owner)
@@ -177,10 +190,10 @@ class Dram:
 
     def region(self, value: str, placement: Placement, owner: Region | None) -> Region:
         """A value's region. Raises AddressError."""
-        start = _long_word(value, placement, self.memory)
+        start = long_word(value, placement, self.memory)
         length = dram_size(placement, self.machine)
         _check_range(value, start, length, self.memory)
-        return _DramRegion(self, value, placement, start, length, owner)
+        return DramRegion(self, value, placement, start, length, owner)
 
     def pieces(self, start: int, end: int) -> Iterator[tuple[Array, slice, slice]]:
         """The parts of pages that are long words [start, end): page, long words in it, long words of the range."""
@@ -194,7 +207,7 @@ class Dram:
             at += taken
 
 
-class _DramRegion(Region):
+class DramRegion(Region):
     def __init__(
         self, memory: Dram, value: str, placement: Placement, start: int, length: int, owner: Region | None
     ) -> None:
@@ -211,10 +224,7 @@ class _DramRegion(Region):
 
     def load(self, reader: str) -> Array:
         self._memory.owners.read(self.owner.record, reader)
-        image = np.empty((self._memory.shares, self._length, self._lanes))
-        for page, inside, here in self._memory.pieces(self.record.start, self.record.end):
-            image[:, here] = page[:, inside, :: self._step]
-        flat = image.reshape(-1)[: self._elements]
+        flat = self.image().reshape(-1)[: self._elements]
         return flat.reshape(self._ordered).transpose(self._back).reshape(self.layout.padded_shape)
 
     def store(self, padded: Array, writer: str) -> None:
@@ -222,8 +232,28 @@ class _DramRegion(Region):
         image = np.zeros((self._memory.shares, self._length, self._lanes))
         ordered = padded.reshape(self._sizes).transpose(self._order)
         image.reshape(-1)[: self._elements] = ordered.reshape(-1)
-        for page, inside, here in self._memory.pieces(self.record.start, self.record.end):
+        self.set_image(image)
+
+    def image(self) -> Array:
+        """What stands in its long words, whoever wrote it: [cells, long words, lanes], a copy."""
+        image = np.empty((self._memory.shares, self._length, self._lanes))
+        start = self.owner.record.start
+        for page, inside, here in self._memory.pieces(start, start + self._length):
+            image[:, here] = page[:, inside, :: self._step]
+        return image
+
+    def set_image(self, image: Array) -> None:
+        """Puts back what `image` gave."""
+        start = self.owner.record.start
+        for page, inside, here in self._memory.pieces(start, start + self._length):
             page[:, inside, :: self._step] = image[:, here]
+
+    def take_over(self, other: DramRegion) -> None:
+        """This value is now what `other` holds, in the same long words; the two regions change places."""
+        mine, theirs = self.record, other.record
+        self.record = dataclasses.replace(mine, start=theirs.start, end=theirs.end)
+        other.record = dataclasses.replace(theirs, start=mine.start, end=mine.end)
+        self._memory.owners.write(dataclasses.replace(self.record), "the call before")
 
 
 def is_poison(x: Array) -> Array:
@@ -231,7 +261,8 @@ def is_poison(x: Array) -> Array:
     return np.asarray(x, order="C").view(np.int64) == _POISON_BITS
 
 
-def _long_word(value: str, placement: Placement, memory: Memory) -> int:
+def long_word(value: str, placement: Placement, memory: Memory) -> int:
+    """The long word at which a value starts. Raises AddressError."""
     if placement.address is None:
         raise AddressError(f"{value!r} is in {memory.name} but has no address: the plan is not scheduled")
     unit = memory.units_per_long_word * memory.granularity

@@ -1,0 +1,155 @@
+"""A node of a plan as a step: loads its operands from their memories, computes, stores. Checks what is static first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+from pfvm.compiler.plan.mngraph import DOMAIN, GATHERED, INPUT_SPLIT, REFILL
+from pfvm.compiler.plan.ops.table import PadNeed, rule_of
+from pfvm.errors import InvalidModelError, describe_node
+
+from .arithmetic import Arithmetic
+from .calls import Call
+from .checks import check_compute, check_move, check_slices
+from .errors import PaddingError
+from .kernels import Kernel, is_elementwise, kernel_of
+from .memory import POISON
+from .values import Held, number_of
+
+Array = np.ndarray
+Step = Callable[[], None]
+Operands = list[Held | None]
+
+
+def move_step(call: Call, arithmetic: Arithmetic, source: Held, out: Held) -> Step:
+    """A node that only moves, re-lays, refills, cuts or converts one value. Raises EmulatorError."""
+    node, machine = call.node, arithmetic.machine
+    if source.constant is not None:
+        raise InvalidModelError(f"{describe_node(node)}: a constant inside the program is not moved")
+    if node.domain == DOMAIN and node.op_type == INPUT_SPLIT:
+        return _split(call, arithmetic, source, out)
+    check_move(node, source, out, machine)
+    what = describe_node(node)
+    if node.domain == DOMAIN and node.op_type == REFILL:
+        return _refill(node, what, arithmetic, source, out)
+    room = out.layout.padded_shape
+    converts = source.placement.dtype != out.placement.dtype
+
+    def move() -> None:
+        padded = fitted(source.padded(what), room)
+        out.store_padded(_converted(arithmetic, padded, out) if converts else padded, what)
+
+    return move
+
+
+def _refill(node: ir.Node, what: str, arithmetic: Arithmetic, source: Held, out: Held) -> Step:
+    number = number_of(node.attributes.get_string("pad", "Zero"), out.placement.dtype, arithmetic.machine)
+    valid, room = out.layout.valid(), out.layout.padded_shape
+
+    def refill() -> None:
+        padded = np.full(room, number)
+        padded[valid] = source.cropped(source.padded(what), what)
+        out.store_padded(padded, what)
+
+    return refill
+
+
+def _split(call: Call, arithmetic: Arithmetic, source: Held, out: Held) -> Step:
+    """A slice of a value in DRAM; its padding is what the plan says of the whole."""
+    check_slices(call.node, [source], out, kernel_of(call, arithmetic, [None]), arithmetic.machine)
+    if out.layout.is_padded and out.placement.pad not in (None, "Dirty", source.placement.pad):
+        raise PaddingError(
+            f"{describe_node(call.node)}: the padding of {out.name!r} is called {out.placement.pad}, "
+            f"that of {source.name!r} is {source.placement.pad}"
+        )
+    kernel, what = kernel_of(call, arithmetic, [None]), describe_node(call.node)
+    return lambda: out.store(kernel([source.load(what)])[0], what)
+
+
+def _converted(arithmetic: Arithmetic, padded: Array, out: Held) -> Array:
+    """Another dtype; poison stays poison."""
+    with np.errstate(all="ignore"):
+        return np.where(np.isnan(padded), padded, arithmetic.store(padded, out.placement.dtype, None))
+
+
+def compute_step(call: Call, arithmetic: Arithmetic, inputs: Operands, outputs: list[Held]) -> Step:
+    """A node that computes. Raises EmulatorError, UnsupportedOpError."""
+    node, machine = call.node, arithmetic.machine
+    what, rule = describe_node(node), rule_of(node)
+    check_compute(node, rule, inputs, outputs, machine)
+    kernel = kernel_of(call, arithmetic, [None if held is None else held.placement.dtype for held in inputs])
+    gathered = GATHERED in node.metadata_props
+    promised = any(held.layout.is_padded and held.placement.pad not in (None, "Dirty") for held in outputs)
+    if promised and not gathered and rule.kind == "elementwise" and is_elementwise(call):
+        return _padded_step(what, arithmetic, kernel, inputs, outputs)
+    if promised and not gathered:
+        raise PaddingError(f"{what} cannot leave its padding {outputs[0].placement.pad}: only a refill can")
+    needs = {} if gathered else _needs(arithmetic, rule.pad_need(node), inputs)
+    named = [i for i, value in enumerate(node.outputs) if value.name]
+
+    def load(i: int, held: Held | None) -> Array | None:
+        if held is None or held.constant is not None:
+            return None if held is None else held.constant
+        padded = held.padded(what)
+        if i in needs:
+            held.check_padding(padded, *needs[i], what)
+        return held.typed(held.cropped(padded, what))
+
+    def compute() -> None:
+        results = kernel([load(i, held) for i, held in enumerate(inputs)])
+        for k, held in zip(named, outputs):
+            held.store(stored(arithmetic, held, results[k]), what)
+
+    return compute
+
+
+def stored(arithmetic: Arithmetic, held: Held, x: Array) -> Array:
+    """A result as the value keeps it."""
+    return arithmetic.store(x, held.placement.dtype, held.value.dtype)
+
+
+def _needs(
+    arithmetic: Arithmetic, needs: Sequence[PadNeed | None], inputs: Operands
+) -> dict[int, tuple[tuple[int, ...], float]]:
+    """input → (axes, number) of the padding that a node reads."""
+    return {
+        i: (tuple(need.axes), number_of(need.pad, held.placement.dtype, arithmetic.machine))
+        for i, (need, held) in enumerate(zip(needs, inputs))
+        if need is not None and held is not None and held.layout.is_padded and held.constant is None
+    }
+
+
+def _padded_step(what: str, arithmetic: Arithmetic, kernel: Kernel, inputs: Operands, outputs: list[Held]) -> Step:
+    """An elementwise node whose padding matters: it is computed like every element."""
+
+    def compute() -> None:
+        results = kernel([None if held is None else _spread(held, outputs[0], what) for held in inputs])
+        for held, result in zip(outputs, results):
+            rounded = stored(arithmetic, held, np.broadcast_to(result, held.layout.padded_shape))
+            held.store_padded(np.asarray(rounded, np.float64), what)
+
+    return compute
+
+
+def _spread(held: Held, out: Held, what: str) -> Array:
+    """The padded operand, of the output's padded sizes except where it is repeated."""
+    if held.constant is not None and held.constant.size == 1:
+        return held.constant
+    padded = held.padded(what)
+    held.cropped(padded, what)
+    lead = len(out.shape) - len(held.shape)
+    room = [1 if size == 1 else out.layout.padded_shape[i + lead] for i, size in enumerate(held.shape)]
+    with np.errstate(all="ignore"):
+        return np.asarray(held.typed(fitted(padded, room)), order="C")
+
+
+def fitted(padded: Array, room: Sequence[int]) -> Array:
+    """A tensor cut or continued with poison to other padded sizes."""
+    if padded.shape == tuple(room):
+        return padded
+    result = np.full(room, POISON)
+    shared = tuple(slice(0, min(a, b)) for a, b in zip(padded.shape, room))
+    result[shared] = padded[shared]
+    return result

@@ -15,6 +15,7 @@ from .executable import TensorSpec, check_feeds, representation, specs_of
 from .ort_errors import run_error
 from .ort_expand.expander import expandable
 from .ort_expand.kernels import kernel_versions
+from .ort_forms.apply import with_fast_forms
 from .ort_session import open_session, session_options
 from .ort_values import FLOAT4, RAW_TYPES, as_codes, from_codes, from_ort, is_extension, to_ort
 
@@ -28,7 +29,8 @@ class OrtExecutable:
     model: an ir.Model (not changed), a path, or the bytes of a file.
     threads: threads inside an operator; None leaves the choice to ONNX Runtime (the number of cores).
     custom_ops_library: path of a shared library with custom operators.
-    optimize: False runs the graph exactly as written (the oracle's setting).
+    optimize: False runs the graph exactly as written (the oracle's setting); else ONNX Runtime optimizes it, after
+        what pfvm knows better (see `pfvm.runtime.ort_forms`).
     integer_kernels: True lets QuantizeLinear/DequantizeLinear groups run on int8 kernels: faster, and a quantization
         step off here and there. By default such a graph computes in float, as it is written.
     expand: express what ONNX Runtime lacks (an operator, an opset, a type) by what it has, where `model` is an
@@ -57,8 +59,12 @@ class OrtExecutable:
         options = session_options(
             threads=threads, custom_ops_library=custom_ops_library, optimize=optimize, spinning=spinning
         )
+        if isinstance(model, ir.Model) and optimize and expand and device == "pfvm:cpu":
+            loaded: Any = with_fast_forms(model)
+        else:
+            loaded = model
         # The session borrows the memory of large weights.
-        self._session, self._memory = open_session(model, options, integer_kernels, self.device, expand)
+        self._session, self._memory = open_session(loaded, options, integer_kernels, self.device, expand)
         if isinstance(model, ir.Model):
             self.inputs, self.optional_inputs, self.outputs = specs_of(model)
         else:

@@ -1,0 +1,46 @@
+"""Which models have something to gain, and the walk over a copy of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+from pfvm.compiler.shapes import ShapeInference
+from pfvm.passes.rewriter import Rewriter
+from pfvm.passes.rules import Rule, apply_rules
+from pfvm.passes.view import constant_tensor
+
+from .convolution import convolution
+from .input_gradient import input_gradient
+from .relu_gradient import CALLEES, relu_gradient
+
+RULES: dict[str, list[Rule]] = {"Conv": [convolution], "ConvTranspose": [input_gradient]}
+
+
+def with_fast_forms(model: ir.Model) -> ir.Model:
+    """The model with the forms of this package, as a copy; the model itself where none is for it."""
+    candidates = list(_candidates(model))
+    if not candidates:
+        return model
+    is_inferred = all(node.outputs[0].shape is not None for node in candidates)
+    copy = model.clone()
+    if not is_inferred:  # as in a file, which holds none of values in between
+        ShapeInference(copy).infer_model()
+    rw = Rewriter(copy)
+    for graph in list(rw.scopes()):
+        for node in [n for n in graph if n.op_identifier() in CALLEES]:
+            if not rw.in_function(node) and relu_gradient(node, rw):
+                rw.matched(relu_gradient.__name__)
+    apply_rules(rw, RULES)
+    return copy if rw.matches else model
+
+
+def _candidates(model: ir.Model) -> Iterator[ir.Node]:
+    """Convolutions by weights that are not constant, and gradients of Relu."""
+    for node in model.graph.all_nodes():
+        if node.op_identifier() in CALLEES:
+            yield node
+        elif node.op_type in RULES and node.domain == "" and len(node.inputs) > 1:
+            w = node.inputs[1]
+            if w is not None and constant_tensor(w) is None:
+                yield node

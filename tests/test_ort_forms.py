@@ -1,0 +1,175 @@
+"""Forms that ONNX Runtime computes faster: the same numbers over a sweep of shapes, and taken where they pay off."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from pfvm.compiler.importer import read_model
+from pfvm.runtime.ort import OrtExecutable, evaluate
+from pfvm.runtime.ort_forms.apply import with_fast_forms
+from support import inputs, model, run_passes
+
+OPSET = 18
+# Sizes of the image, of the window, and strides, dilations, pads; windows that leave rows out, that overlap, that do
+# not; one to three spatial axes.
+WINDOWS = [
+    ([4, 4], [3, 3], [1, 1], [1, 1], [1, 1, 1, 1]),
+    ([2, 2], [3, 3], [1, 1], [1, 1], [1, 1, 1, 1]),
+    ([5, 4], [3, 3], [2, 2], [1, 1], [1, 1, 1, 1]),
+    ([6, 6], [3, 3], [2, 2], [1, 1], [1, 1, 1, 1]),
+    ([4, 6], [1, 1], [2, 2], [1, 1], [0, 0, 0, 0]),
+    ([4, 4], [1, 1], [1, 1], [1, 1], [0, 0, 0, 0]),
+    ([7, 6], [2, 3], [1, 2], [2, 1], [1, 0, 2, 1]),
+    ([9, 8], [5, 2], [3, 1], [1, 3], [2, 3, 0, 1]),
+    ([11], [4], [2], [2], [3, 1]),
+    ([6], [1], [1], [1], [0, 0]),
+    ([4, 3, 4], [2, 3, 1], [2, 1, 1], [1, 1, 1], [1, 1, 0, 0, 1, 0]),
+]
+
+
+def forms(text: str) -> collections.Counter[str]:
+    """Operators of the main graph that ONNX Runtime is given."""
+    return collections.Counter(node.op_type for node in with_fast_forms(read_model(model(text))).graph)
+
+
+def assert_same(text: str) -> None:
+    """float32 results agree with the graph as written to rounding."""
+    proto = model(text)
+    feeds = inputs(proto, 0)
+    expected, got = evaluate(ir.from_proto(proto), feeds), OrtExecutable(read_model(proto))(feeds)
+    for name, value in expected.items():
+        assert got[name].shape == value.shape
+        np.testing.assert_allclose(got[name], value, rtol=2e-5, atol=1e-5 * float(np.abs(value).max()))
+
+
+def graph(x: Sequence[int], w: Sequence[int], lines: str, inputs: str = "", opset: int = OPSET) -> str:
+    """x and w in, y of x's rank out."""
+    y = ",".join("abcdefg"[: len(x)])
+    header = f'<ir_version: 8, opset_import: ["" : {opset}]>'
+    return f"{header} agraph (float{list(x)} x, float{list(w)} w{inputs}) => (float[{y}] y) {{ {lines} }}"
+
+
+def attributes(strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int], more: str = "") -> str:
+    return f"<strides = {list(strides)}, dilations = {list(dilations)}, pads = {list(pads)}{more}>"
+
+
+@pytest.mark.parametrize(("sizes", "kernel", "strides", "dilations", "pads"), WINDOWS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_convolution_of_a_batch(sizes, kernel, strides, dilations, pads, bias) -> None:
+    call = f"y = Conv {attributes(strides, dilations, pads)} (x, w{', b' if bias else ''})"
+    text = graph([3, 5, *sizes], [16, 5, *kernel], call, ", float[16] b" if bias else "")
+    assert forms(text)["Conv"] == 0
+    assert_same(text)
+
+
+def weight_gradient(n: int, c: int, m: int, window, cut: bool = True) -> str:
+    """As autograd writes it: batch and channels swapped, stride and dilation exchanged, surplus outputs cut off."""
+    sizes, kernel, strides, dilations, pads = window
+    rank = len(sizes)
+    out = [
+        (s + pads[i] + pads[rank + i] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1
+        for i, s in enumerate(sizes)
+    ]
+    swap = [1, 0, *range(2, 2 + rank)]
+    lines = f"""s = Transpose <perm = {swap}> (x) t = Transpose <perm = {swap}> (w)
+        v0 = Conv {attributes(dilations, strides, pads)} (s, t) start = Constant <value = int64[1] {{0}}> ()"""
+    for i, k in enumerate(kernel if cut else []):
+        lines += f""" e{i} = Constant <value = int64[1] {{{k}}}> () a{i} = Constant <value = int64[1] {{{i + 2}}}> ()
+            v{i + 1} = Slice (v{i}, start, e{i}, a{i})"""
+    lines += f" y = Transpose <perm = {swap}> (v{len(kernel) if cut else 0})"
+    return graph([n, c, *sizes], [n, m, *out], lines)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("n", [2, 3])
+def test_gradient_of_a_weight(window, n) -> None:
+    text = weight_gradient(n, 17, 16, window)
+    found = forms(text)
+    assert found["Conv"] == 0
+    assert_same(text)
+    assert_same(weight_gradient(n, 16, 17, window, cut=False))
+
+
+def test_gradient_of_a_weight_over_large_images_stores_no_window_twice() -> None:
+    text = weight_gradient(4, 16, 16, ([60, 62], [3, 3], [1, 1], [1, 1], [1, 1, 1, 1]))
+    assert forms(text)["Gemm"] == 9
+    assert_same(text)
+
+
+@pytest.mark.parametrize(("sizes", "kernel", "strides", "dilations", "pads"), WINDOWS)
+@pytest.mark.parametrize("extra", [0, 1])
+def test_gradient_of_an_input(sizes, kernel, strides, dilations, pads, extra) -> None:
+    """The transposed convolution from any image, with the output padding that a stride allows."""
+    padding = [min(extra, s - 1) for s in strides]
+    call = f"y = ConvTranspose {attributes(strides, dilations, pads, f', output_padding = {padding}')} (x, w)"
+    text = graph([3, 6, *sizes], [6, 16, *kernel], call)
+    assert forms(text)["ConvTranspose"] == any(d != 1 for d in dilations)  # Col2Im is wrong with those
+    assert_same(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        graph([1, 16, 4, 4], [16, 16, 3, 3], "y = Conv (x, w)"),  # one image is one product already
+        graph([2, 16, 32, 32], [16, 16, 3, 3], "y = Conv (x, w)"),
+        graph([2, 16, 4, 4], [16, 8, 3, 3], "y = Conv <group = 2> (x, w)"),
+        graph([2, 16, 4, 4], [16, 16, 3, 3], 'y = Conv <auto_pad = "SAME_UPPER"> (x, w)'),
+        graph([2, 16, 4, 4], [16, 16, 3, 3], "y = ConvTranspose (x, w)", opset=13),  # no Col2Im
+        graph([2, 16, 4, 4], [16, 16, 3, 3], "y = ConvTranspose <output_shape = [6, 6]> (x, w)"),
+        graph([2, 16, 4, 4], [16, 16, 3, 3], "y = Conv (x, w)", opset=11),
+        graph([2, 16, 4, 4], [16, 16, 3, 3], "k = Identity (w) y = Conv (x, k)").replace("float[2,", "float[n,"),
+    ],
+)
+def test_others_stay(text: str) -> None:
+    source = read_model(model(text))
+    assert with_fast_forms(source) is source
+
+
+def test_constant_weights_stay_for_they_are_packed() -> None:
+    text = graph([2, 1, 4, 4], [1], "k = ConstantOfShape (shape) y = Conv (x, k)")
+    constant = text.replace("=> ", "=> ").replace("k = ConstantOfShape (shape)", _constant([16, 1, 3, 3]))
+    source = read_model(model(constant))
+    assert with_fast_forms(source) is source
+
+
+def _constant(shape: list[int]) -> str:
+    values = ", ".join(["0.5"] * int(np.prod(shape)))
+    return f"k = Constant <value = float{shape} {{{values}}}> ()"
+
+
+def relu_gradient(rows: int) -> ir.Model:
+    """The compiled graph: one call of pfvm::ReluGrad."""
+    text = f"""agraph (float[{rows},128] y, float[{rows},128] g) => (float[{rows},128] d) {{
+        z = Constant <value = float {{0}}> () off = LessOrEqual (y, z) d = Where (off, z, g) }}"""
+    return read_model(run_passes(text, "fuse-relu-gradient"))
+
+
+@pytest.mark.parametrize("bad", [None, np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("on", [False, True])
+def test_gradient_of_relu_is_exact(bad: float | None, on: bool) -> None:
+    """What is not finite, where the unit is on or off, and a unit that is not a number."""
+    source = relu_gradient(512)
+    assert any(node.op_type == "If" for node in with_fast_forms(source).graph)
+    random = np.random.default_rng(0)
+    y = np.maximum(random.standard_normal((512, 128)), 0).astype(np.float32)
+    g = random.standard_normal((512, 128)).astype(np.float32)
+    y[3, 4], y[5, 6] = (1 if on else 0), np.nan
+    g[3, 4] = g[3, 4] if bad is None else bad
+    got = OrtExecutable(source)({"y": y, "g": g})["d"]
+    np.testing.assert_array_equal(got, np.where(y <= 0, np.float32(0), g))
+
+
+def test_small_gradients_of_relu_stay() -> None:
+    source = relu_gradient(4)
+    assert with_fast_forms(source) is source
+
+
+def test_the_model_that_was_given_stays() -> None:
+    source = read_model(model(graph([3, 5, 4, 4], [16, 5, 3, 3], "y = Conv (x, w)")))
+    before = [(node.name, node.op_type) for node in source.graph]
+    OrtExecutable(source)
+    assert [(node.name, node.op_type) for node in source.graph] == before

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from .layout import ADDRESS, LANE, Axis, Copies, Layout, SubAxis
 from .machine import Machine
@@ -33,16 +33,19 @@ class Forms:
 
     # ---- forms
 
-    def matrix(self, shape: Sequence[int], dtype: str, column: int = -1) -> Layout:
+    def matrix(self, shape: Sequence[int], dtype: str, column: int | None = -1, whole: Collection[int] = ()) -> Layout:
         """Rows × columns: axis `column` is dealt to the matrix units, all others to the cells that hold them.
 
+        column None: the axis that leaves the least padding, the last of those. whole: axes that stay in one cell.
         (125, 1024) of Half on MN-Core 2: ((8_L2B:1, 8_L1B:1, 2:1), (16_MAB:1, 4:2, 4_W:1, 4_PE:1)).
         """
         shape = tuple(shape)
         if not shape:
             return self.filled(shape, (), dtype)
+        if column is None:
+            column = self._best_column(shape)
         column %= len(shape)
-        axes, extent = self._deal_rows([1 if i == column else size for i, size in enumerate(shape)])
+        axes, extent = self._deal_rows([1 if i == column else size for i, size in enumerate(shape)], whole)
         axes[column] = self._column(shape[column], extent)
         return self.in_lanes(self.filled(shape, axes, None), self.lanes, self.machine.lanes(dtype))
 
@@ -75,7 +78,7 @@ class Forms:
     def host(self, shape: Sequence[int], dtype: str) -> Layout:
         """What a host writes where nothing is asked for: rows dealt out, lanes last."""
         if len(shape) != 1:
-            return self.matrix(shape, dtype)
+            return self.matrix(shape, dtype, None)
         lanes = self.machine.lanes(dtype)
         axis: Axis = ()
         rest = -(-shape[0] // lanes)
@@ -151,13 +154,18 @@ class Forms:
 
     # ---- parts
 
-    def _deal_rows(self, sizes: Sequence[int]) -> tuple[list[Axis], int]:
+    @functools.lru_cache(maxsize=1024)  # noqa: B019 - a machine's forms live as long as one plan
+    def _best_column(self, shape: tuple[int, ...]) -> int:
+        reach = {i: self.matrix(shape, next(iter(self.machine.dtypes)), i).extent(ADDRESS) for i in range(len(shape))}
+        return min(reversed(reach), key=lambda i: reach[i])
+
+    def _deal_rows(self, sizes: Sequence[int], whole: Collection[int]) -> tuple[list[Axis], int]:
         """Axes for the rows, the first taking the outermost levels, and how many addresses they reach over."""
         left = {level: self.machine.index_levels[level] for level in self.row_levels}
         dealt: list[list[tuple[str, int]]] = []
-        for size in sizes:
+        for i, size in enumerate(sizes):
             parts: list[tuple[str, int]] = []
-            for level in self.row_levels:
+            for level in () if i in whole else self.row_levels:
                 part = _divisor(left[level], size)
                 if part > 1:
                     parts.append((level, part))

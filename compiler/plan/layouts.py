@@ -82,7 +82,7 @@ def _elementwise(work: _Assigner, node: ir.Node, rule: Rule) -> None:
 
 
 def _common_layout(work: _Assigner, node: ir.Node, out: ir.Value) -> Layout:
-    """The layout for an elementwise node, in the output's dtype: the fewest long words moved."""
+    """The layout for an elementwise node, in the output's dtype: that which costs the least moves."""
     shape, dtype = dims(out), device_dtype(out)
     candidates: dict[Layout, None] = {}
     for i, value in sorted(enumerate(node.inputs), key=lambda pair: pair[1] is not None and pair[1].is_graph_input()):
@@ -95,20 +95,17 @@ def _common_layout(work: _Assigner, node: ir.Node, out: ir.Value) -> Layout:
             candidates.setdefault(work.forms.convert(there.layout, there.dtype, dtype))
     wish = work.wishes.get(out)
     if not candidates:
-        return wish or work.forms.matrix(shape, dtype)
+        return wish or work.forms.matrix(shape, dtype, None)
     if len(candidates) == 1:
         return next(iter(candidates))
 
     def moved(layout: Layout) -> int:
-        switches = [
-            value
-            for i, value in enumerate(node.inputs)
-            if value is not None
-            and (there := find_placement(value)) is not None
-            and not there.layout.is_same_as(operand_layout(work.forms, node, i, layout, dtype, device_dtype(value)))
-        ]
-        after = out if wish is not None and not layout.is_same_as(wish) else None
-        return sum(work.operands.long_words(value) for value in [*switches, *([after] if after else [])])
+        total = 0
+        for i, value in enumerate(node.inputs):
+            if value is not None and find_placement(value) is not None:
+                wanted = operand_layout(work.forms, node, i, layout, dtype, device_dtype(value))
+                total += work.operands.switch_cycles(value, wanted)
+        return total + (work.operands.cycles(layout, wish, dtype) if wish is not None else 0)
 
     return min(candidates, key=moved)
 
@@ -165,7 +162,7 @@ def _reuse(work: _Assigner, node: ir.Node, rule: Rule) -> None:
     placed = placement_of(node.inputs[0])  # type: ignore[arg-type]
     layout = _viewed(placed.layout, node, shape)
     if layout is None:
-        for wanted in (work.wishes.get(out), work.forms.matrix(shape, device_dtype(out))):
+        for wanted in (work.wishes.get(out), work.forms.matrix(shape, device_dtype(out), None)):
             below = _viewed_back(wanted, node, placed.layout.shape)
             if below is not None:
                 work.operands.lay(node, 0, below)
@@ -173,7 +170,7 @@ def _reuse(work: _Assigner, node: ir.Node, rule: Rule) -> None:
                 break
     if layout is None:
         node.metadata_props[GATHERED] = "1"
-        work.result(out, work.wishes.get(out) or work.forms.matrix(shape, device_dtype(out)), pad="Dirty")
+        work.result(out, work.wishes.get(out) or work.forms.matrix(shape, device_dtype(out), None), pad="Dirty")
         return
     node.metadata_props[REUSES] = "1"
     source = node.inputs[0]
@@ -217,9 +214,9 @@ def _gathered(work: _Assigner, node: ir.Node, rule: Rule) -> None:
         work.result(out, wish or work.forms.matrix(dims(out), device_dtype(out), _column(node, out)), pad="Dirty")
 
 
-def _column(node: ir.Node, out: ir.Value) -> int:
+def _column(node: ir.Node, out: ir.Value) -> int | None:
     """Images keep their channels, axis 1, in the columns."""
-    return 1 if node.op_type in _CHANNELS and len(dims(out)) > 2 else -1
+    return 1 if node.op_type in _CHANNELS and len(dims(out)) > 2 else None
 
 
 _CHANNELS = frozenset(

@@ -7,6 +7,7 @@ from pfvm.compiler.signature import read_manifest
 from pfvm.passes.view import constant_tensor
 
 from .constants import constant_node
+from .cost import CostModel
 from .dtypes import KEY, device_dtype, origin
 from .forms import Forms
 from .layout import Layout
@@ -32,7 +33,7 @@ class Operands:
         self._updated = updated_state(model)
         self._shared: dict[tuple[int, str, Layout | str], ir.Value] = {}
         self._numbers = {LAYOUT_SWITCH: 0, REFILL: 0, CAST: 0}
-        self._granularity = forms.machine.local_memories[0].granularity
+        self._costs = CostModel(forms.machine)
 
     # ---- placements
 
@@ -54,9 +55,14 @@ class Operands:
             if find_placement(value) is None:
                 self._place_source(value, None)
 
-    def long_words(self, value: ir.Value) -> int:
-        """Long words that a move of a placed value takes in each cell."""
-        return placement_of(value).layout.num_lw(self._granularity)
+    def cycles(self, source: Layout, target: Layout, dtype: str) -> int:
+        """What a LayoutSwitch takes; 0 between layouts that are the same."""
+        return 0 if source.is_same_as(target) else self._costs.switch(source, target, dtype).cycles
+
+    def switch_cycles(self, value: ir.Value, wanted: Layout) -> int:
+        """What it takes to have a placed value in a layout: nothing for a constant."""
+        placed = placement_of(value)
+        return 0 if constant_tensor(value) is not None else self.cycles(placed.layout, wanted, placed.dtype)
 
     # ---- operands
 
@@ -120,6 +126,8 @@ class Operands:
             self._graph.insert_after(producer, twin)
             self.place(twin.outputs[0], wanted, location=IMMEDIATE)
             return twin.outputs[0]
+        if constant_tensor(value) is not None and value.is_initializer():
+            return self._another_initializer(value, wanted)
         if producer is not None and producer.op_type == CAST:
             source = producer.inputs[0]
             assert source is not None
@@ -128,6 +136,15 @@ class Operands:
         move = self._move(LAYOUT_SWITCH, value, node)
         self.place(move, wanted, _carried(placement_of(value), wanted))
         return move
+
+    def _another_initializer(self, value: ir.Value, wanted: Layout) -> ir.Value:
+        """A constant that two nodes want in two layouts stands in DRAM twice: a copy by the host, and no move."""
+        name = f"{value.name}_Layout_{len(self._shared)}"
+        twin = ir.Value(name=name, type=value.type, shape=value.shape, const_value=value.const_value)
+        twin.meta[KEY] = device_dtype(value)
+        self._graph.initializers.add(twin)
+        self.place(twin, wanted, "Zero", location=DRAM)
+        return twin
 
     def _switched_before_cast(self, value: ir.Value, source: ir.Value, wanted: Layout, node: ir.Node) -> ir.Value:
         """The switch where the value is small: before it was converted to a wider dtype."""
@@ -164,7 +181,7 @@ class Operands:
         if value.is_initializer():
             updated = value in self._updated
             wish = self._wishes.get(value) if updated else self._wishes.source(value)
-            layout = wanted or wish or self.forms.matrix(dims(value), device_dtype(value))
+            layout = wanted or wish or self.forms.matrix(dims(value), device_dtype(value), None)
             self.place(value, layout, "Dirty" if updated else "Zero", location=DRAM)
             return
         wish = self._wishes.source(value)

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 from pfvm.errors import NotBuiltError
+from pfvm.passes.constant_subgraph import Evaluate
 
 from .dtypes import assign_dtypes
 from .layouts import assign_layouts
@@ -29,20 +30,24 @@ class Plan:
     report: dict[str, Any] = field(default_factory=dict)
 
 
-def plan(model: ir.Model, options: PlanOptions | Mapping[str, Any] | None = None) -> Plan:
-    """Plans a compiled model for a machine, on a copy.
+def plan(
+    model: ir.Model, options: PlanOptions | Mapping[str, Any] | None = None, evaluate: Evaluate | None = None
+) -> Plan:
+    """Plans a compiled model for a machine, on a copy. evaluate: runs constant subgraphs.
 
     Raises OptionError, InputError or UnsupportedOpError for what cannot be planned, naming option, input or node.
     """
-    laid = lay_out(model, options)
+    laid = lay_out(model, options, evaluate)
     raise NotBuiltError(f"the scheduler {laid.options.scheduler} is not built yet in this version of pfvm")
 
 
-def lay_out(model: ir.Model, options: PlanOptions | Mapping[str, Any] | None = None) -> Plan:
+def lay_out(
+    model: ir.Model, options: PlanOptions | Mapping[str, Any] | None = None, evaluate: Evaluate | None = None
+) -> Plan:
     """The stages before the schedule: every value has a dtype and a layout, and nothing an address."""
     chosen = options if isinstance(options, PlanOptions) else PlanOptions.parse(options or {})
     machine = load_machine(chosen.machine)
-    prepared = prepare(model, chosen.shapes)
+    prepared = prepare(model, chosen.shapes, evaluate, chosen.unroll_limit)
     assign_dtypes(prepared, machine, chosen.float_dtype, chosen.dtypes)
     assign_layouts(prepared, machine)
     return Plan(prepared, machine, chosen)

@@ -5,28 +5,56 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
+from pfvm.compiler import options
+from pfvm.compiler.driver import compile_model
 from pfvm.compiler.shapes import ShapeInference
 from pfvm.errors import InputError, UnsupportedOpError, describe_node, did_you_mean
+from pfvm.passes.constant_subgraph import Evaluate
 from pfvm.passes.dims import static_shape
 from pfvm.passes.effects import Effect, bodies
 from pfvm.passes.rewriter import Rewriter
 
 from .functions import mark_functions
+from .unroll import Unroller
 
 
-def prepare(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model:
+def prepare(
+    model: ir.Model,
+    shapes: Mapping[str, Sequence[int]],
+    evaluate: Evaluate | None = None,
+    unroll_limit: int = 4096,
+) -> ir.Model:
     """The model with fixed shapes everywhere, as a new model.
 
-    shapes: input name → its shape, for inputs whose shape is open.
+    shapes: input name → its shape, for inputs whose shape is open. The passes run again where shapes are given or open:
+    what they computed then is a constant. evaluate: runs constant subgraphs; without it floating point ones stay.
+    unroll_limit: nodes that loops may unroll to.
     Raises InputError for a shape that does not fit, UnsupportedOpError naming the node for what cannot be planned.
     """
     working = model.clone()
     _fix(working, shapes)
+    _check_inputs(working)
+    _inferred(working)
+    unroller = Unroller(unroll_limit)
+    if shapes or any(_is_open(node) for node in working.graph):
+        working = compile_model(working, options.parse(), evaluate=evaluate).model
+        while unroller.run(working):
+            working = compile_model(working, options.parse(), evaluate=evaluate).model
     mark_functions(working)
-    rewriter = Rewriter(working, ShapeInference(working))
-    rewriter.shapes.infer_model()
+    rewriter = _inferred(working)
     _check(working, rewriter)
     return working
+
+
+def _inferred(model: ir.Model) -> Rewriter:
+    rewriter = Rewriter(model, ShapeInference(model))
+    rewriter.shapes.infer_model()
+    return rewriter
+
+
+def _is_open(node: ir.Node) -> bool:
+    """Has the node bodies, or an output whose shape is not fixed?"""
+    return bool(bodies(node)) or any(out.name and static_shape(out) is None for out in node.outputs)
 
 
 def _fix(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -44,16 +72,19 @@ def _fix(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
         value.shape = ir.Shape(shape)
 
 
-def _check(model: ir.Model, rewriter: Rewriter) -> None:
+def _check_inputs(model: ir.Model) -> None:
     for value in model.graph.inputs:
         if static_shape(value) is None:
             raise InputError(
                 f"input {value.name!r} has the shape {value.shape}: a plan needs fixed shapes; "
                 f"give it one with --shape {value.name}=…"
             )
+
+
+def _check(model: ir.Model, rewriter: Rewriter) -> None:
     for node in model.graph:
         if bodies(node):
-            raise UnsupportedOpError(f"{describe_node(node)}: the plan has no branches and loops, and this one stays")
+            raise UnsupportedOpError(_why_it_stays(node))
         if rewriter.effect(node) is not Effect.PURE:
             raise UnsupportedOpError(f"{describe_node(node)}: a plan is deterministic, and this node is not")
         for out in node.outputs:
@@ -62,3 +93,21 @@ def _check(model: ir.Model, rewriter: Rewriter) -> None:
                     f"{describe_node(node)}: its output {out.name!r} has no fixed shape ({out.shape}); it may depend "
                     "on values that are known only when the model runs"
                 )
+
+
+def _why_it_stays(node: ir.Node) -> str:
+    """What keeps a branch or a loop from being made straight, and what would help."""
+    what = describe_node(node)
+    if node.op_type == "If":
+        return (
+            f"{what}: a plan has no branches, and its condition {node.inputs[0].name!r} is known only when the model "  # type: ignore[union-attr]
+            "runs; make the value that it depends on a constant of the model"
+        )
+    if node.op_type == "Loop":
+        count = node.inputs[0]
+        name = "none" if count is None else repr(count.name)
+        return (
+            f"{what}: a plan unrolls loops, and this one ends on a condition or on a count ({name}) that is known "
+            "only when the model runs; a constant count and a condition that stays true would help"
+        )
+    return f"{what}: a plan has no bodies of this kind; its iterations have to be known before it runs"

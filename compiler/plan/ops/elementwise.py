@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .table import Rule
+from .table import Rule, elements
 
 # Elementwise with f(0, …, 0) = 0: padding of zeros stays zeros.
 _KEEPS_ZERO = """
@@ -18,4 +18,5 @@ Mod Not Pow Reciprocal Sigmoid Softplus Where QuantizeLinear DequantizeLinear
 # Mod, Div: 0/0 is no zero. BatchNormalization in inference is a multiply-add; its statistics broadcast.
 RULES = {("", name): Rule("elementwise", keeps_zero=True) for name in _KEEPS_ZERO.split()}
 RULES |= {("", name): Rule("elementwise") for name in _CHANGES_ZERO.split()}
+RULES["", "BatchNormalization"] = Rule("elementwise", flops=lambda node: 2 * elements(node))
 RULES["pfvm", "ReluGrad"] = Rule("elementwise", keeps_zero=True)

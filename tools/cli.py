@@ -18,6 +18,8 @@ from typing import Annotated, Any
 import typer
 from pfvm.errors import OptionError, PfvmError
 
+from .l3ir import app as l3ir_app
+
 app = typer.Typer(
     name="pfvm",
     help="An ONNX graph compiler: any ONNX file or PyTorch function in, one smaller and equal graph out.",
@@ -25,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(l3ir_app, name="l3ir")
 
 Model = Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)]
 Shapes = Annotated[list[str], typer.Option("--shape", help="Shape of an input: x=1,3,224,224. Repeatable.")]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .machine import Machine, Memory
+from .mngraph import OUTPUT_CONCAT
 from .placement import DRAM, IMMEDIATE
 from .text import L3Node, L3Value
 
@@ -34,9 +35,13 @@ class Block:
 
 
 def blocks(nodes: Sequence[L3Node], machine: Machine) -> list[Block]:
-    """Every block of memory in the order in which they come to be. Values of unknown place or size are left out."""
+    """Every block of memory in the order in which they come to be. Values of unknown place or size are left out.
+
+    A value that was put together from time slices has their blocks.
+    """
     found: dict[str, Block] = {}
     roots: dict[str, str] = {}
+    joined: dict[str, list[str]] = {}  # the first slice of a value that was put together → all of them
     for position, node in enumerate(nodes):
         for value in _given(node.inputs):
             root = root_of(value, roots)
@@ -44,8 +49,13 @@ def blocks(nodes: Sequence[L3Node], machine: Machine) -> list[Block]:
                 block = _block(value, machine, START)
                 if block is not None:
                     found[root] = block
-            if root in found:
-                found[root].last = max(found[root].last, position)
+            for each in joined.get(root, [root]):
+                if each in found:
+                    found[each].last = max(found[each].last, position)
+        if node.op == OUTPUT_CONCAT:
+            slices = [root_of(value, roots) for value in _given(node.inputs)]
+            joined[slices[0]] = slices
+            roots.update((value.name, slices[0]) for value in _given(node.outputs))
         for value in _given(node.outputs):
             root = root_of(value, roots)
             if root == value.name and root not in found:
@@ -55,6 +65,7 @@ def blocks(nodes: Sequence[L3Node], machine: Machine) -> list[Block]:
             elif root in found:
                 found[root].last = max(found[root].last, position)
     read = {root_of(value, roots) for node in nodes for value in _given(node.inputs)}
+    read |= {name for first in joined if first in read for name in joined[first]}
     for root, block in found.items():
         if block.memory == DRAM and root not in read:
             block.last = len(nodes)

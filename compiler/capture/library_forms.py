@@ -4,69 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch.nn.modules import batchnorm
+from torch.nn.modules import batchnorm, normalization
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 from torch.overrides import TorchFunctionMode
+
+from .forms import FORMS
+from .forms.loss import adaptive_log_softmax
+from .forms.refused import refusal
 
 Tensor = torch.Tensor
 
 
-def _batch_norm(
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: Any = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """`momentum` may be a tensor: 1 / the number of batches, which BatchNorm(momentum=None) averages by."""
-    if not isinstance(momentum, Tensor) or running_mean is None or running_var is None:
-        return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-    mean, var = torch.zeros_like(running_mean), torch.ones_like(running_var)
-    y = F.batch_norm(x, mean, var, weight, bias, training, 1.0, eps)
-    for running, seen in ((running_mean, mean), (running_var, var)):
-        running.copy_(momentum * seen + (1 - momentum) * running)
-    return y
-
-
-def _gaussian_nll_loss(
-    x: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
-) -> Tensor:
-    """torch raises for a negative variance; a graph cannot, so that loss is NaN."""
-    var = torch.full_like(x, var) if not isinstance(var, Tensor) else var
-    if var.shape != x.shape and x.shape[:-1] == var.shape:
-        var = var.unsqueeze(-1)
-    if var.shape != x.shape and (x.shape[:-1] != var.shape[:-1] or var.shape[-1] != 1):
-        raise ValueError("var is of incorrect size")
-    if reduction not in ("none", "mean", "sum"):
-        raise ValueError(f"{reduction} is not valid")
-    clamped = var.clone()
-    with torch.no_grad():
-        clamped.clamp_(min=eps)
-    loss = 0.5 * (torch.log(clamped) + (x - target) ** 2 / clamped)
-    loss = loss + 0.5 * math.log(2 * math.pi) if full else loss
-    loss = torch.where(var < 0, math.nan, loss)
-    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
-
-
-_FORMS: dict[Any, Callable[..., Any]] = {F.batch_norm: _batch_norm, F.gaussian_nll_loss: _gaussian_nll_loss}
-
-
 class LibraryForms(TorchFunctionMode):
-    """Within the block the functions of torch.nn that have a form here run it."""
+    """Within the block the functions of torch that have a form run it."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return _FORMS.get(func, func)(*args, **(kwargs or {}))
+        return FORMS.get(func, func)(*args, **(kwargs or {}))
 
 
 def _update_parameters(self: AveragedModel, model: torch.nn.Module) -> None:
@@ -92,16 +52,29 @@ def _update_parameters(self: AveragedModel, model: torch.nn.Module) -> None:
     self.n_averaged += 1
 
 
+_LRN = refusal("CrossMapLRN2d (a legacy of Lua)", "write torch.nn.LocalResponseNorm")
+# (where, name, what stands there within the block)
+_PATCHES: tuple[tuple[Any, str, Any], ...] = (
+    # BatchNorm does not turn its count into a number.
+    (batchnorm, "float", lambda value: value.to(torch.float64) if isinstance(value, Tensor) else float(value)),
+    (AveragedModel, "update_parameters", _update_parameters),
+    (torch.nn.AdaptiveLogSoftmaxWithLoss, "forward", adaptive_log_softmax),
+    (normalization, "_cross_map_lrn2d", types.SimpleNamespace(apply=_LRN)),
+)
+
+
 @contextlib.contextmanager
 def library_forms() -> Iterator[None]:
-    """As `LibraryForms`; and for methods of torch's modules. BatchNorm does not turn its count into a number."""
-    names = vars(batchnorm)
-    names["float"] = lambda value: value.to(torch.float64) if isinstance(value, Tensor) else float(value)
-    update_parameters = AveragedModel.update_parameters
-    AveragedModel.update_parameters = _update_parameters  # type: ignore[method-assign]
+    """As `LibraryForms`; and for methods of torch's modules."""
+    saved = [(owner, name, vars(owner).get(name)) for owner, name, _ in _PATCHES]
     try:
+        for owner, name, form in _PATCHES:
+            setattr(owner, name, form)
         with LibraryForms():
             yield
     finally:
-        AveragedModel.update_parameters = update_parameters  # type: ignore[method-assign]
-        del names["float"]
+        for owner, name, own in saved:
+            if own is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)

@@ -79,6 +79,11 @@ def origin(frame: FrameType | None, module_names: Mapping[int, str]) -> Origin:
     return Origin(source or _UNKNOWN, module or "")
 
 
+def here() -> str:
+    """The user's line (or module) that is running, for messages."""
+    return origin(sys._getframe(1), {}).where
+
+
 def origin_of_exception(error: BaseException, module_names: Mapping[int, str]) -> Origin:
     """The innermost user line and the innermost module that an exception passed through."""
     source, module = _UNKNOWN, ""

@@ -19,6 +19,7 @@ import typer
 from pfvm.errors import OptionError, PfvmError
 
 from .l3ir import app as l3ir_app
+from .plan import plan as plan_command
 
 app = typer.Typer(
     name="pfvm",
@@ -28,6 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(l3ir_app, name="l3ir")
+app.command(name="plan")(plan_command)
 
 Model = Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)]
 Shapes = Annotated[list[str], typer.Option("--shape", help="Shape of an input: x=1,3,224,224. Repeatable.")]

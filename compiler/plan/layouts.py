@@ -13,6 +13,7 @@ import onnx_ir as ir
 from .constants import drop_unread, place_constants
 from .dtypes import device_dtype
 from .forms import Forms
+from .genes import name_axes
 from .layout import Layout, LayoutError
 from .machine import Machine
 from .mngraph import GATHERED, REUSES, declare_moves
@@ -41,6 +42,7 @@ def assign_layouts(model: ir.Model, machine: Machine) -> ir.Model:
     work.operands.place_rest()
     settle_state(model, work.operands)
     drop_unread(model)
+    name_axes(model)
     declare_moves(model)
     return model
 

@@ -28,7 +28,7 @@ class PlanOptions(pydantic.BaseModel):
         {}, description="shapes of inputs, by the input's name"
     )
     sram_budget: float | None = pydantic.Field(
-        None, gt=0, le=1, description="part of each local memory that the plan may use"
+        None, gt=0, description="part of each local memory that the plan may use (up to 1), or long words"
     )
     prefetch: bool = pydantic.Field(False, description="let transfers from DRAM overlap with compute")
     search_steps: pydantic.NonNegativeInt = pydantic.Field(1000, description="candidates that a search looks at")

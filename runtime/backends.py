@@ -58,6 +58,18 @@ def _xla_host_ops() -> dict[Operator, str]:
     return {op: why for op, why in host_ops().items() if op not in own}
 
 
+def _load_emulator(model: ir.Model, name: str, platform: str, options: dict[str, Any]) -> Executable:
+    from .emulator.executable import EmulatorExecutable
+
+    return EmulatorExecutable(model, device=name, **options)
+
+
+def _emulator_ops() -> dict[Operator, tuple[int, ...]]:
+    from .emulator.operators import supported_ops
+
+    return supported_ops()
+
+
 # By `Device.backend`.
 BACKENDS = {
     "pfvm": Backend(
@@ -71,5 +83,11 @@ BACKENDS = {
         load=_load_xla,
         ops=_xla_ops,
         host_ops=_xla_host_ops,
+    ),
+    "mncore2": Backend(
+        options=("exact", "scheduler", "float_dtype", "sram_budget", "search_steps", "time_budget", "seed"),
+        load=_load_emulator,
+        ops=_emulator_ops,
+        host_ops=dict,
     ),
 }

@@ -105,8 +105,8 @@ _TABLE = (
     Device(
         "xla:tpu", "xla", "tpu", "XLA on a TPU; xla:tpu@TOPOLOGY compiles for one that is not attached", built=False
     ),
-    Device("mncore2:emu", "mncore2", "emu", "emulated MN-Core 2: the planned graph in numpy", built=False),
-    Device("mncore2:auto", "mncore2", "auto", "MN-Core 2, emulated where there is no board", built=False),
+    Device("mncore2:emu", "mncore2", "emu", "emulated MN-Core 2: the planned graph in numpy"),
+    Device("mncore2:auto", "mncore2", "auto", "MN-Core 2, emulated: there is no program for a board"),
 )
 _BY_NAME = {device.name: device for device in _TABLE}
 
@@ -139,7 +139,8 @@ def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **option
     """Loads a model (not changed) on a device.
 
     options go to the backend: threads, spinning, custom_ops_library, integer_kernels for pfvm devices;
-    max_compilations, allow_host, cut_shapes, bucket and fusion for xla devices (see XlaExecutable).
+    max_compilations, allow_host, cut_shapes, bucket and fusion for xla devices (see XlaExecutable); exact, scheduler,
+    float_dtype, sram_budget, search_steps, time_budget and seed for mncore2 devices (see EmulatorExecutable).
     Raises OptionError for an unknown device or option, NotBuiltError, MissingExtraError, NoDeviceError, and
     what the backend raises for the model.
     """
@@ -158,10 +159,10 @@ def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **option
 
 
 def _elsewhere(model: ir.Model, device: Device) -> list[str]:
-    """The other ready devices that have every operator of the model."""
+    """The other ready devices, emulated ones apart, that have every operator of the model."""
     nodes = [*model.graph.all_nodes(), *(n for function in model.functions.values() for n in function.all_nodes())]
     needed = {(n.domain, n.op_type) for n in nodes if n.op_identifier() not in model.functions}
-    others = [d for d in _TABLE if d.status == "ready" and d.name != device.name]
+    others = [d for d in _TABLE if d.status == "ready" and d.name != device.name and d.backend != "mncore2"]
     return [d.name for d in others if needed <= device_ops(d).keys() | {("", "Constant")}]
 
 

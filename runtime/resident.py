@@ -43,6 +43,12 @@ def resident(executable: Executable, updates: Mapping[str, str]) -> Resident:
     """The executable with the state inputs `updates` (state → the output that holds its next value) kept on device."""
     if isinstance(executable, OrtExecutable):
         return OrtResident(executable, updates)
+    from .emulator.executable import EmulatorExecutable
+
+    if isinstance(executable, EmulatorExecutable):
+        from .emulator.resident import EmulatorResident
+
+        return EmulatorResident(executable, updates)
     from .xla.executable import XlaExecutable
     from .xla.resident import XlaResident
 

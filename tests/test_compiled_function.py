@@ -290,7 +290,7 @@ def test_unknown_and_unbuilt_devices() -> None:
     with pytest.raises(OptionError, match="pfvm:cpu"):
         pfvm.compile(lambda x: x, X, device="toaster")
     with pytest.raises(NotBuiltError):
-        pfvm.compile(lambda x: x, X, device="mncore2:emu")
+        pfvm.compile(lambda x: x, X, device="xla:tpu")
 
 
 def test_xla_gives_the_same() -> None:

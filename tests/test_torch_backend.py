@@ -114,7 +114,7 @@ def test_what_is_refused_has_a_name() -> None:
     assert_close(run(options={"opt_level": 0}), torch.full((2,), 2.0))
     for arguments, error, message in (
         ({"options": {"device": "toaster"}}, OptionError, "known devices: pfvm:cpu"),
-        ({"options": {"device": "mncore2:auto"}}, NotBuiltError, "not built"),
+        ({"options": {"device": "xla:tpu"}}, NotBuiltError, "not built"),
         ({"options": {"nonsense": 1}}, OptionError, "no option --nonsense"),
         ({"mode": "max-autotune"}, OptionError, "no modes"),
     ):

@@ -228,11 +228,11 @@ class DramRegion(Region):
         return flat.reshape(self._ordered).transpose(self._back).reshape(self.layout.padded_shape)
 
     def store(self, padded: Array, writer: str) -> None:
-        self._memory.owners.write(dataclasses.replace(self.record), writer)
         image = np.zeros((self._memory.shares, self._length, self._lanes))
         ordered = padded.reshape(self._sizes).transpose(self._order)
         image.reshape(-1)[: self._elements] = ordered.reshape(-1)
-        self.set_image(image)
+        self._set(image)
+        self._memory.owners.write(dataclasses.replace(self.record), writer)
 
     def image(self) -> Array:
         """What stands in its long words, whoever wrote it: [cells, long words, lanes], a copy."""
@@ -244,6 +244,10 @@ class DramRegion(Region):
 
     def set_image(self, image: Array) -> None:
         """Puts back what `image` gave."""
+        self._set(image)
+        self._memory.owners.write(dataclasses.replace(self.record), "the host")
+
+    def _set(self, image: Array) -> None:
         start = self.owner.record.start
         for page, inside, here in self._memory.pieces(start, start + self._length):
             page[:, inside, :: self._step] = image[:, here]
@@ -266,7 +270,8 @@ def long_word(value: str, placement: Placement, memory: Memory) -> int:
     if placement.address is None:
         raise AddressError(f"{value!r} is in {memory.name} but has no address: the plan is not scheduled")
     unit = memory.units_per_long_word * memory.granularity
-    if placement.address % unit:
+    bases = {0, (memory.spill_top or 0) * memory.units_per_long_word % unit}  # spilled values count from the top
+    if placement.address % unit not in bases:
         raise AddressError(f"{value!r}: address {placement.address} of {memory.name} is no multiple of {unit}")
     return placement.address // memory.units_per_long_word
 

@@ -10,13 +10,14 @@ import onnx_ir as ir
 from pfvm.compiler.plan.machine import Machine
 from pfvm.compiler.plan.mngraph import GATHERED, OUTPUT_CONCAT, REUSES, is_move
 from pfvm.compiler.plan.placement import IMMEDIATE, placement_of
+from pfvm.compiler.plan.state import STATE
 from pfvm.errors import InvalidModelError, describe_node
 
 from .arithmetic import Arithmetic
 from .calls import Call, call_of
 from .checks import check_concat, check_reuse
 from .kernels import kernel_of
-from .memory import DerivedRegion, Region, long_word
+from .memory import DerivedRegion, DramRegion, Region, long_word
 from .steps import Step, compute_step, move_step, stored
 from .tail import plain
 from .values import Held, Memories
@@ -45,6 +46,8 @@ class Program:
         self._steps = [(node, step) for node in graph if (step := self._step(node)) is not None]
         self.inputs = {value.name or "": self._held[value] for value in graph.inputs}
         self.outputs = {value.name or "": self._held[value] for value in graph.outputs}
+        # Inputs whose memory a run leaves with other values.
+        self.overwritten = {v.metadata_props[STATE] for v in graph.outputs if STATE in v.metadata_props}
 
     def place_weights(self) -> None:
         """Writes the initializers to where the plan has them."""
@@ -70,6 +73,35 @@ class Program:
             if observer is not None:
                 what = describe_node(node)
                 observer(node, [self._held[out].load(what) for out in node.outputs if out.name])
+
+    # ---- state that stays in DRAM
+
+    def can_take_over(self, name: str, output: str) -> bool:
+        """Can an output of the last run be this input of the next one without being moved?"""
+        a, b = self.inputs[name], self.outputs[output]
+        return (
+            isinstance(a.region, DramRegion)
+            and isinstance(b.region, DramRegion)
+            and a.layout == b.layout
+            and a.placement.dtype == b.placement.dtype
+        )
+
+    def take_over(self, name: str, output: str) -> None:
+        """The output of the last run is the input of the next one: at its address, or the two change places."""
+        self._dram(name).take_over(self.outputs[output].region)  # type: ignore[arg-type]
+
+    def image(self, name: str) -> Array:
+        """A copy of the long words of an input."""
+        return self._dram(name).image()
+
+    def restore(self, name: str, image: Array) -> None:
+        """Puts back what `image` gave."""
+        self._dram(name).set_image(image)
+
+    def _dram(self, name: str) -> DramRegion:
+        region = self.inputs[name].region
+        assert isinstance(region, DramRegion)
+        return region
 
     # ---- building
 

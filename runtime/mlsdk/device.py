@@ -16,7 +16,7 @@ _BOARD = re.compile(r"mncore2:[0-7]")
 class MNDevice:
     """A device: "pfvm:cpu", "xla:cpu" or another of `pfvm.devices()`.
 
-    Raises OptionError for an unknown string, NotBuiltError for mncore2 boards and their emulator until they are built,
+    The boards "mncore2:0" … and "emu2" are emulated. Raises OptionError for an unknown string, NotBuiltError,
     MissingExtraError.
     """
 

@@ -52,7 +52,7 @@ _VARIABLES = (
 )
 
 TABLE: tuple[Name, ...] = (
-    Name("MNDevice", "call", "differs", "takes pfvm's device strings; mncore2:* and emu2 are not built yet"),
+    Name("MNDevice", "call", "differs", "takes pfvm's device strings; mncore2:* and emu2 are emulated"),
     Name("Context", "call", "same", "contexts on one device share the state there"),
     Name("Context.switch_context", "call", "same", "notes the current context; nothing depends on it"),
     *_rows("call", "same", "possible, not needed: the trace finds state; two tensors of one name are an error",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -49,3 +51,27 @@ def test_the_transposed_factor_of_a_product_is_copied_where_that_pays(rows: int,
     np.testing.assert_allclose(executable({"a": a, "b": b})["y"], a.T @ b, rtol=1e-4, atol=1e-4)
     (program,) = executable.hlo()
     assert ("lhs_contracting_dims={1}" in program) == (width < 4 * rows)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is asked to keep memory")
+def test_a_step_computes_in_the_memory_of_the_last() -> None:
+    program = """
+import resource, torch, pfvm
+from torch import nn
+model = nn.Sequential(nn.Linear(64, 4096), nn.ReLU(), nn.Linear(4096, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step(x):
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+x = torch.ones(4096, 64)  # activations of 64 MiB: 16,000 pages
+compiled = pfvm.compile(step, x, device="xla:cpu")
+for count in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    compiled(x)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 4000

@@ -24,6 +24,7 @@ from .platforms import lowering_for
 from .prepared import Preparation, Program
 from .random_keys import Keys, fresh_entropy
 from .range_checks import RangeChecks
+from .scratch import keep_memory_of
 from .segments import MustCut, Segment
 from .specialize import Specialization, backward_slice
 from .weights import Weights
@@ -171,6 +172,8 @@ class SegmentRunner:
         except jax.errors.JaxRuntimeError as error:
             reason = str(error).strip().split("\n")[0]
             raise PfvmError(f"{self._device_name}: XLA could not compile the model: {reason}") from error
+        if self._platform == "cpu":
+            keep_memory_of(compiled)
         executable = Compiled(compiled, reloaded, traced, program.weights, self._outputs(), program.random, checks)
         self._executables[self._key(values)] = executable
         return executable

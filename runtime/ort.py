@@ -16,7 +16,7 @@ from .ort_errors import run_error
 from .ort_expand.expander import expandable
 from .ort_expand.kernels import kernel_versions
 from .ort_forms.apply import with_fast_forms
-from .ort_session import open_session, session_options
+from .ort_session import open_session, run_values, session_options
 from .ort_values import FLOAT4, RAW_TYPES, as_codes, from_codes, from_ort, is_extension, to_ort
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class OrtExecutable:
         values = check_feeds([spec for spec in self.inputs if spec.name not in state], given_optional, feeds)
         arguments = {name: to_ort(as_codes(v) if name in self._coded else v) for name, v in values.items()}
         try:
-            results = self._session.run_with_ort_values(self._output_names, {**arguments, **state})
+            results = run_values(self._session, self._output_names, {**arguments, **state})
         except Exception as error:
             raise run_error(error, self._model, self.device) from error
         return dict(zip(self._output_names, results))

@@ -168,6 +168,39 @@ def test_small_gradients_of_relu_stay() -> None:
     assert with_fast_forms(source) is source
 
 
+UPDATE = """<ir_version: 8, opset_import: ["" : 18, "pfvm" : 1]> agraph (
+        float{shape} w, float{shape} g, float{shape} m, float mu, float lr) => (float{shape} v, float{shape} n) {{
+    v, n = pfvm.MomentumUpdate2 (w, g, m, mu, lr) }}
+    <domain: "pfvm", opset_import: ["" : 18]> MomentumUpdate2 (w, g, m, mu, lr) => (v, n) {{
+        half = Constant <value = float {{0.5}}> () h = Mul (g, half) a = Mul (m, mu) n = Add (a, h)
+        b = Mul (lr, n) v = {end} }}"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "end", "gated"),
+    [
+        ([512, 128], "Add (w, b)", 2),
+        ([4, 128, 128], "Add (b, w)", 2),
+        ([512, 128], "Sub (w, b)", 1),
+        ([64, 64], "Add (w, b)", 0),
+        ([65536], "Add (w, b)", 0),
+        ([256, 256, 3], "Add (w, b)", 0),
+    ],
+)
+def test_updates_of_large_parameters_are_bit_equal(shape: list[int], end: str, gated: int) -> None:
+    text = UPDATE.format(shape=shape, end=end)
+    assert forms(text)["GatedAdd"] == gated
+    feeds = inputs(model(text), 0)
+    expected, got = evaluate(read_model(model(text)), feeds), OrtExecutable(read_model(model(text)))(feeds)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(got[name], value)
+
+
+def test_a_product_that_is_needed_elsewhere_stays() -> None:
+    text = UPDATE.format(shape=[512, 128], end="Sub (b, b)")
+    assert forms(text)["GatedAdd"] == 1
+
+
 def test_the_model_that_was_given_stays() -> None:
     source = read_model(model(graph([3, 5, 4, 4], [16, 5, 3, 3], "y = Conv (x, w)")))
     before = [(node.name, node.op_type) for node in source.graph]

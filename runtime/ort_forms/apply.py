@@ -6,15 +6,22 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 from pfvm.compiler.shapes import ShapeInference
-from pfvm.passes.rewriter import Rewriter
+from pfvm.passes.rewriter import SEALED_DOMAIN, Rewriter
 from pfvm.passes.rules import Rule, apply_rules
 from pfvm.passes.view import constant_tensor
 
 from .convolution import convolution
 from .input_gradient import input_gradient
-from .relu_gradient import CALLEES, relu_gradient
+from .relu_gradient import is_relu_gradient, relu_gradient
+from .scaled_sums import inline_update, is_update, scaled_sum
 
-RULES: dict[str, list[Rule]] = {"Conv": [convolution], "ConvTranspose": [input_gradient]}
+RULES: dict[str, list[Rule]] = {
+    "Conv": [convolution],
+    "ConvTranspose": [input_gradient],
+    "Add": [scaled_sum],
+}
+# Calls of the functions that passes make.
+_CALLS = ((is_relu_gradient, relu_gradient), (is_update, inline_update))
 
 
 def with_fast_forms(model: ir.Model) -> ir.Model:
@@ -28,19 +35,20 @@ def with_fast_forms(model: ir.Model) -> ir.Model:
         ShapeInference(copy).infer_model()
     rw = Rewriter(copy)
     for graph in list(rw.scopes()):
-        for node in [n for n in graph if n.op_identifier() in CALLEES]:
-            if not rw.in_function(node) and relu_gradient(node, rw):
-                rw.matched(relu_gradient.__name__)
+        for node in list(graph):
+            for is_call, rule in _CALLS:
+                if is_call(node) and not rw.in_function(node) and rule(node, rw):
+                    rw.matched(rule.__name__)
     apply_rules(rw, RULES)
     return copy if rw.matches else model
 
 
 def _candidates(model: ir.Model) -> Iterator[ir.Node]:
-    """Convolutions by weights that are not constant, and gradients of Relu."""
+    """Convolutions by weights that are not constant, and calls of the functions that have a faster form."""
     for node in model.graph.all_nodes():
-        if node.op_identifier() in CALLEES:
+        if node.domain == SEALED_DOMAIN:
             yield node
-        elif node.op_type in RULES and node.domain == "" and len(node.inputs) > 1:
+        elif node.op_type in ("Conv", "ConvTranspose") and node.domain == "" and len(node.inputs) > 1:
             w = node.inputs[1]
             if w is not None and constant_tensor(w) is None:
                 yield node

@@ -1,7 +1,7 @@
 """The layouts that a plan chooses from: the matrix form, the weight of a product, what a host writes, lanes converted.
 
-No level is named here. A machine's levels outside its matrix units take rows, the levels of the matrix unit (and any
-between it and the innermost one) take columns, and lanes with the innermost level make the unit's operand block.
+No level is named here. A machine's levels outside its matrix units take rows, the matrix units themselves take columns,
+and lanes with the levels inside a matrix unit make its operand block.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Forms:
         names = list(machine.index_levels)
         inside = names.index(machine.matrix_unit.level)
         self.row_levels = tuple(names[:inside])
-        self.column_levels = tuple(names[inside:-1])
-        self.inner = names[-1]
+        self.column_levels = (names[inside],)
+        self.block_levels = tuple(names[inside + 1 :])
         self.lanes = max(dtype.lanes for dtype in machine.dtypes.values())
 
     @functools.cached_property
     def block(self) -> int:
         """Elements of one operand block of the matrix unit: 16 on a machine with 4 cells of 4 lanes."""
-        return self.lanes * self.machine.index_levels[self.inner]
+        return self.lanes * math.prod(self.machine.index_levels[level] for level in self.block_levels)
 
     # ---- forms
 
@@ -64,7 +64,7 @@ class Forms:
         reach = 1
         contracted = [i for i, axis in enumerate(axes) if axis is not None and shape[i] > 1]
         for i in contracted:
-            if _in_block(data.axes[axes[i] or 0], self.inner):
+            if self._in_block(data.axes[axes[i] or 0]):
                 result[i], reach = self._stationary(data.axes[axes[i] or 0])
         for i in reversed(range(len(shape))):
             if i == column or result[i] or shape[i] == 1:
@@ -199,14 +199,17 @@ class Forms:
         return (*axis, *self._block_axis())
 
     def _block_axis(self) -> Axis:
-        inner = self.machine.index_levels[self.inner]
-        subs = (SubAxis(self.lanes, LANE), SubAxis(inner, self.inner))
+        subs = [SubAxis(self.lanes, LANE)]
+        subs += [SubAxis(self.machine.index_levels[level], level) for level in self.block_levels]
         return tuple(sub for sub in subs if sub.size > 1)
+
+    def _in_block(self, axis: Axis) -> bool:
+        return any(sub.level in (LANE, *self.block_levels) for sub in axis)
 
     def _stationary(self, axis: Axis) -> tuple[Axis, int]:
         """A contracted axis of the stationary operand: lanes and innermost cells of the data become addresses."""
         strides, reach = {}, 1
-        for level in (LANE, self.inner):
+        for level in (LANE, *self.block_levels):
             for sub in reversed(axis):
                 if sub.level == level:
                     strides[sub] = reach
@@ -216,10 +219,6 @@ class Forms:
                 strides[sub] = reach
                 reach *= sub.size
         return tuple(SubAxis(sub.size, ADDRESS, strides[sub]) if sub in strides else sub for sub in axis), reach
-
-
-def _in_block(axis: Axis, inner: str) -> bool:
-    return any(sub.level in (LANE, inner) for sub in axis)
 
 
 def _with_addresses(dealt: Axis, size: int, stride: int) -> tuple[Axis, int]:

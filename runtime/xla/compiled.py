@@ -133,9 +133,13 @@ class SegmentRunner:
         """How many of the executables came from the cache on disk."""
         return sum(compiled.reloaded for compiled in list(self._executables.values()))
 
+    def programs(self) -> list[Compiled]:
+        """The executables so far."""
+        return list(self._executables.values())
+
     def hlo(self) -> list[str]:
         """The optimized HLO of every executable so far."""
-        return [compiled.function.as_text() or "" for compiled in list(self._executables.values())]
+        return [compiled.function.as_text() or "" for compiled in self.programs()]
 
     def __call__(self, env: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
         """Run on the values of `env`; state that it lacks is taken from the model. Returns the segment's outputs."""

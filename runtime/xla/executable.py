@@ -15,7 +15,7 @@ from pfvm.runtime.executable import check_feeds, representation, specs_of
 
 from .bodies import CANNOT_EXPRESS
 from .buckets import Buckets
-from .compiled import RunRefused, SegmentRunner
+from .compiled import Compiled, RunRefused, SegmentRunner
 from .fusion import check_fusion
 from .host_nodes import host_nodes
 from .indices import index_checks, judged_nodes
@@ -105,6 +105,10 @@ class XlaExecutable:
     def host_calls(self) -> int:
         """How often a device segment ran on the host, because it had been compiled for `cut_shapes` shapes."""
         return self._planner.host_calls
+
+    def programs(self) -> list[Compiled]:
+        """What has been compiled so far, in the order of the segments."""
+        return [program for runner in self._plan.device_runners for program in runner.programs()]
 
     def hlo(self) -> list[str]:
         """XLA's optimized program text, one for each executable compiled so far."""

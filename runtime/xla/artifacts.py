@@ -1,0 +1,95 @@
+"""l3ir.txt and report.json of XLA's own schedule: the order, layouts and memories of what an executable compiled."""
+
+from __future__ import annotations
+
+import pathlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+from pfvm.compiler.plan.artifacts import to_json, write_files
+from pfvm.compiler.plan.report import SCHEMA_VERSION, rates
+from pfvm.compiler.plan.text import print_l3ir
+
+from .compiled import Compiled
+from .executable import XlaExecutable
+from .scheduled import read_hlo
+
+MAIN_MEMORY = {"cpu": "HOST", "cuda": "HBM", "tpu": "HBM"}
+_NOTES = {
+    "cpu": "XLA's CPU compiler states no cycles; flops and bytes are its own estimates, loop bodies counted once",
+}
+_NOTE = "flops and bytes are XLA's own estimates, loop bodies counted once"
+
+
+def write_artifacts(executable: XlaExecutable, directory: pathlib.Path) -> None:
+    """Writes l3ir.txt, then report.json, of the programs that the executable has compiled: call it once before.
+
+    Where a model runs in several programs, they follow each other, and values of the second have the prefix `1/`.
+    """
+    programs = executable.programs()
+    memory = MAIN_MEMORY[executable.platform]
+    graphs = [_graph(program, i, memory) for i, program in enumerate(programs)]
+    text = "".join(print_l3ir(graph, None) for graph in graphs)
+    report = make_report(programs, graphs, executable.platform)
+    write_files(directory, {"l3ir.txt": text.encode(), "report.json": to_json(report)})
+
+
+def _graph(program: Compiled, number: int, memory: str) -> ir.Model:
+    names = [value.name or "" for value in program.traced]
+    graph = read_hlo(program.function.as_text() or "", names, memory)
+    if number:
+        for value in [*graph.graph.inputs, *(out for node in graph.graph for out in node.outputs)]:
+            value.name = f"{number}/{value.name}"
+    return graph
+
+
+def make_report(programs: Sequence[Compiled], graphs: Sequence[ir.Model], platform: str) -> dict[str, Any]:
+    """The content of report.json, in the form of a plan's; null is what XLA does not say."""
+    flops = _estimate(programs, "flops")
+    moved = _estimate(programs, "bytes accessed")
+    counts = Counter(node.op_type for graph in graphs for node in graph.graph)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "machine": {"name": f"xla:{platform}", "title": f"XLA's {platform} compiler"},
+        "emulated": False,
+        "vsm_cycles": None,
+        "core_freq": None,
+        "flops": None if flops is None else int(flops),
+        **rates(None, None, None if flops is None else int(flops), None),
+        "prefetch": None,
+        "schedule": {"scheduler": "xla", "stopped_by": None, "programs": len(programs)},
+        "nodes": dict(sorted(counts.items())),
+        "cycles": {"by_op": None, "by_path": None, "serial": None},
+        "bytes_moved": None if moved is None else {"accessed": int(moved)},
+        "peak_memory": {MAIN_MEMORY[platform]: {"bytes_per_cell": _peak(programs), "size_per_cell": None}},
+        "host": None,
+        "lower_bound": None,
+        "readings": [],
+        "options": None,
+        "notes": [_NOTES.get(platform, _NOTE)],
+    }
+
+
+def _estimate(programs: Sequence[Compiled], key: str) -> float | None:
+    """The sum of a figure of XLA's cost analysis; None where a program has none."""
+    found = [(program.function.cost_analysis() or {}).get(key) for program in programs]
+    known = [float(figure) for figure in found if figure is not None]
+    return sum(known) if known and len(known) == len(found) else None
+
+
+def _peak(programs: Sequence[Compiled]) -> int | None:
+    """The most bytes that one program needs: arguments, results and temporaries, shared memory counted once."""
+    needed = []
+    for program in programs:
+        stats = program.function.memory_analysis()
+        if stats is None:
+            return None
+        needed.append(
+            stats.argument_size_in_bytes
+            + stats.output_size_in_bytes
+            + stats.temp_size_in_bytes
+            - stats.alias_size_in_bytes
+        )
+    return max(needed, default=None)

@@ -103,14 +103,16 @@ def _rows(value: ir.Value, axis: int, rows: range, at: ir.Node, rw: Rewriter) ->
     return rw.op("Slice", value, at=at, starts=[rows.start], ends=ends, axes=[axis], steps=[rows.step]).outputs[0]
 
 
-def columns(o: Operands, x: ir.Value, ranges: Sequence[Sequence[range]], at: ir.Node, rw: Rewriter) -> ir.Value:
-    """[A · taps, B · size of a tap] of an image x [A, B, *in]: the matrix that holds every tap."""
-    a, b, *sizes = static_of(x)
-    apart = reshape(x, [a, 1, b, *sizes], at, rw)
-    found = taps(padded(apart, o, 3, at, rw), 3, ranges, at, rw)
+def columns(
+    o: Operands, x: ir.Value, first: int, ranges: Sequence[Sequence[range]], at: ir.Node, rw: Rewriter
+) -> ir.Value:
+    """[A · taps, …]: the matrix of every tap of an image x [A, …] whose spatial axes are those from `first` on."""
+    shape = static_of(x)
+    found = taps(padded(reshape(x, [shape[0], 1, *shape[1:]], at, rw), o, first + 1, at, rw), first + 1, ranges, at, rw)
     joined = found[0] if len(found) == 1 else rw.op("Concat", *found, at=at, axis=1).outputs[0]
-    size = math.prod(len(places[0]) for places in ranges)
-    return reshape(joined, [a * len(found), b * size], at, rw)
+    others = math.prod(shape[1:first]) * math.prod(shape[first + len(ranges) :])
+    size = others * math.prod(len(places[0]) for places in ranges)
+    return reshape(joined, [shape[0] * len(found), size], at, rw)
 
 
 def static_of(value: ir.Value) -> tuple[int, ...]:

@@ -17,7 +17,6 @@ from .columns import (
     Operands,
     columns,
     kernel_ranges,
-    known,
     operands,
     output_ranges,
     padded,
@@ -51,14 +50,17 @@ def convolution(node: ir.Node, rw: Rewriter) -> bool:
     if o is None:
         return False
     last, sizes = kept_outputs(node, list(o.y_shape[2:]), rw)
+    swapped = swapping_reader(last, rw)
     if _by_outputs_pays_off(o, sizes):
         is_large = math.prod(sizes) * o.x_shape[0] * math.prod(o.w_shape[1:]) > _LARGEST_MATRIX
         result = (_output_by_output if is_large else _by_outputs)(o, sizes, node, rw)
     elif _by_window_pays_off(o, sizes):
-        result = _by_window(o, sizes, node, rw)
+        result = (_by_window if swapped is None else _by_window_swapped)(o, sizes, node, rw)
+        if swapped is None:
+            rw.replace(last, result)
+            return True
     else:
         return False
-    swapped = swapping_reader(last, rw)
     if swapped is not None:
         rw.replace(swapped, result)
     else:
@@ -85,22 +87,34 @@ def _swap(o: Operands) -> list[int]:
 
 
 def _by_window(o: Operands, sizes: Sequence[int], at: ir.Node, rw: Rewriter) -> ir.Value:
-    """[M, B, *sizes]: w times the matrix [D · window, B · outputs]."""
+    """[B, M, *sizes]: w times the matrix [D · window, outputs · B]. With the batch last, taps are long rows."""
+    batch, channels = o.x_shape[0], o.w_shape[0]
+    rank = len(sizes)
+    image = transpose(o.x, [*range(1, rank + 2), 0], at, rw)
+    product = _product(o, columns(o, image, 1, kernel_ranges(o, sizes), at, rw), at, rw)
+    return transpose(reshape(product, [channels, *sizes, batch], at, rw), [rank + 1, *range(rank + 1)], at, rw)
+
+
+def _by_window_swapped(o: Operands, sizes: Sequence[int], at: ir.Node, rw: Rewriter) -> ir.Value:
+    """[M, B, *sizes], as a large weight's gradient is wanted: w times the matrix [D · window, B · outputs]."""
+    matrix = columns(o, transpose(o.x, _swap(o), at, rw), 2, kernel_ranges(o, sizes), at, rw)
+    return reshape(_product(o, matrix, at, rw), [o.w_shape[0], o.x_shape[0], *sizes], at, rw)
+
+
+def _product(o: Operands, matrix: ir.Value, at: ir.Node, rw: Rewriter) -> ir.Value:
     channels = o.w_shape[0]
-    matrix = columns(o, transpose(o.x, _swap(o), at, rw), kernel_ranges(o, sizes), at, rw)
     weights = reshape(o.w, [channels, math.prod(o.w_shape[1:])], at, rw)
     bias = [] if o.bias is None else [reshape(o.bias, [channels, 1], at, rw)]
-    product = rw.op("Gemm", weights, matrix, *bias, at=at).outputs[0]
-    return reshape(product, [channels, o.x_shape[0], *sizes], at, rw)
+    return rw.op("Gemm", weights, matrix, *bias, at=at).outputs[0]
 
 
 def _by_outputs(o: Operands, sizes: Sequence[int], at: ir.Node, rw: Rewriter) -> ir.Value:
-    """[M, B, *sizes]: the matrix [B · outputs, D · window] times w."""
-    matrix = columns(o, o.x, output_ranges(o, sizes), at, rw)
-    last = [*range(1, len(o.w_shape)), 0]
-    w = reshape(transpose(o.w, last, at, rw), [math.prod(o.w_shape[1:]), o.w_shape[0]], at, rw)
-    product = known(rw.op("Gemm", matrix, w, at=at).outputs[0], [o.x_shape[0] * math.prod(sizes), o.w_shape[0]])
-    return reshape(transpose(product, [1, 0], at, rw), [o.w_shape[0], o.x_shape[0], *sizes], at, rw)
+    """[M, B, *sizes]: w times the matrix [B · outputs, window · D]; it is that of `_by_window`, where both are used."""
+    last = [0, *range(2, len(o.x_shape)), 1]
+    matrix = columns(o, transpose(o.x, last, at, rw), 1, output_ranges(o, sizes), at, rw)
+    w = reshape(transpose(o.w, last, at, rw), [o.w_shape[0], math.prod(o.w_shape[1:])], at, rw)
+    product = rw.op("Gemm", w, matrix, at=at, transB=1).outputs[0]
+    return reshape(product, [o.w_shape[0], o.x_shape[0], *sizes], at, rw)
 
 
 def _output_by_output(o: Operands, sizes: Sequence[int], at: ir.Node, rw: Rewriter) -> ir.Value:

@@ -8,12 +8,13 @@ import onnx_ir as ir
 import pytest
 import zstandard
 from pfvm.compiler.importer import read_model
+from pfvm.compiler.plan.addresses import dram_size
 from pfvm.compiler.plan.artifacts import WEIGHT, write_artifacts
 from pfvm.compiler.plan.cost import CostModel
 from pfvm.compiler.plan.layout import Layout
 from pfvm.compiler.plan.machine import load_machine
 from pfvm.compiler.plan.mngraph import DOWNLOAD, move_node
-from pfvm.compiler.plan.placement import KEY, Placement, place
+from pfvm.compiler.plan.placement import KEY, Placement, place, placement_of
 from pfvm.compiler.plan.planner import lay_out
 from pfvm.compiler.plan.report import make_report, rates
 from pfvm.compiler.plan.text import format_l3ir, parse_l3ir
@@ -142,3 +143,16 @@ def test_a_prefetched_transfer_waits_for_the_memory_that_it_writes():
     assert report["vsm_cycles"] == length(beside)
     assert report["peak_memory"]["LM0"]["bytes_per_cell"] == 2 * 8  # never both, in order
     assert any("prefetch" in note for note in report["notes"])
+
+
+def test_state_that_stays_on_the_device_is_no_transfer_of_the_host():
+    proto = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+g (float[64,32] x, float[32,16] w) => (float[64,16] y, float[32,16] new) { y = MatMul(x, w)  new = Add(w, w) }"""
+    )
+    entry = {"name": "w", "kind": "param", "source": "w", "output": "new"}
+    proto.metadata_props.add(key="pfvm.state", value=json.dumps({"version": 1, "state": [entry]}))
+    plan = lay_out(read_model(proto))
+    host = make_report(plan.model, plan.machine)["host"]
+    assert host["bytes_in"] == dram_size(placement_of(plan.model.graph.inputs[0]), plan.machine) * 4 * 8
+    assert host["bytes_out"] == dram_size(placement_of(plan.model.graph.outputs[0]), plan.machine) * 4 * 8

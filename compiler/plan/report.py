@@ -19,6 +19,7 @@ from .machine import Machine
 from .ops.table import dims, rule_of
 from .placement import DRAM, find_placement
 from .readings import readings
+from .state import STATE
 from .text import l3ir_nodes
 from .timeline import length, timeline
 
@@ -114,9 +115,11 @@ def _peak_memory(model: ir.Model, machine: Machine) -> dict[str, dict[str, int |
 
 
 def _host(model: ir.Model, machine: Machine) -> dict[str, float | int | None]:
-    """Transfers between host and DRAM of inputs and outputs; not part of vsm_cycles. Weights stay on the device."""
-    sent = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
-    words_in, words_out = _dram_words(sent, machine), _dram_words(model.graph.outputs, machine)
+    """Transfers between host and DRAM of inputs and outputs; not part of vsm_cycles. Weights and state stay there."""
+    stays = {out.metadata_props[STATE] for out in model.graph.outputs if STATE in out.metadata_props}
+    stays.update(model.graph.initializers)
+    words_in = _dram_words([value for value in model.graph.inputs if value.name not in stays], machine)
+    words_out = _dram_words([out for out in model.graph.outputs if STATE not in out.metadata_props], machine)
     path = next((path for path in machine.paths if (path.source_memory, path.target_memory) == ("host", DRAM)), None)
     back = next((path for path in machine.paths if (path.source_memory, path.target_memory) == (DRAM, "host")), path)
     bits = machine.long_word_bits // 8 * machine.cells(machine.memory(DRAM).level)

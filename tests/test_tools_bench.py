@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import onnx
 import pytest
 from pfvm.errors import OptionError, PfvmError
-from pfvm.tools.bench import command, figures, machine, turns
+from pfvm.tools.bench import capture, command, figures, machine, turns
 from pfvm.tools.bench.candidates import candidates
 from pfvm.tools.bench.command import Request, bench
 from pfvm.tools.bench.process import Process
@@ -288,9 +288,9 @@ def test_training_steps_are_measured_per_step_and_compared(tmp_path: Path) -> No
     for package in ("torch", "jax"):
         pytest.importorskip(package)
     file = net(tmp_path, YARDSTICK)
-    request = Request([file], ["pfvm:cpu", "xla:cpu"], ["torch,jax"], train=True, steps_per_call=3, **QUICK)
+    request = Request([f"{file}:3"], ["pfvm:cpu", "xla:cpu"], ["torch,jax"], train=True, **QUICK)
     (measured,) = bench(request)["models"]
-    assert measured["model"] == "training net, 3 steps a call"
+    assert (measured["model"], measured["steps_per_call"]) == ("training net, 3 steps a call", 3)
     assert [row["candidate"] for row in measured["results"]] == ["pfvm:cpu", "xla:cpu", "torch", "jax"]
     for row in measured["results"]:
         assert row["differs"] is None and min(row["cpu_seconds"], row["median_seconds"]) > 0
@@ -299,4 +299,12 @@ def test_training_steps_are_measured_per_step_and_compared(tmp_path: Path) -> No
     with pytest.raises(OptionError, match=r"with --train expected one of torch, torch.compile, jax"):
         bench(request._replace(against=["onnxruntime"]))
     with pytest.raises(OptionError, match="with --train only"):
-        bench(request._replace(train=False))
+        bench(request._replace(train=False, steps_per_call=3))
+
+
+def test_the_time_of_a_capture_is_measured_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(capture, "LAYERS", (1,))
+    (measured,) = bench(Request(["capture"], [], train=True, **QUICK))["capture"]
+    assert measured["layers"] == 1 and measured["parameters"] > 7e6 and measured["nodes"] > 100
+    assert 0 < measured["cpu_seconds"] < 10 * measured["seconds"]

@@ -282,11 +282,14 @@ def bench(
         bool,
         typer.Option(
             "--train",
-            help="Measure training steps: mlp, transformer, resnet18, or FILE.py like those in tools/bench/baselines. "
+            help="Measure training steps: mlp, small, transformer, resnet18, or FILE.py like those in "
+            "tools/bench/baselines; mlp:50: 50 steps in one call; capture: the time to capture a GPT's step. "
             "--against is then torch, torch.compile or jax.",
         ),
     ] = False,
-    steps_per_call: Annotated[int, typer.Option("--steps-per-call", help="With --train: steps in one call.")] = 1,
+    steps_per_call: Annotated[
+        int, typer.Option("--steps-per-call", help="With --train: steps in one call, where a yardstick has no :K.")
+    ] = 1,
     against: Annotated[
         list[str],
         typer.Option(

@@ -22,7 +22,7 @@ from pfvm.tools.console import err
 from pfvm.tools.npz import read_npz, write_npz
 from pfvm.tools.run import kind
 
-from . import machine, training
+from . import capture, machine, training
 from .candidates import Candidate, candidates
 from .engines import Settings
 from .plot import plot
@@ -49,7 +49,7 @@ class Request(NamedTuple):
     spinning: bool = False
     command: Sequence[str] = ()
     plot_file: Path | None = None
-    train: bool = False  # `models` are yardsticks of training
+    train: bool = False  # `models` are yardsticks of training, NAME or NAME:K
     steps_per_call: int = 1
 
 
@@ -59,29 +59,31 @@ def bench(request: Request) -> dict[str, Any]:
     Raises OptionError, the errors of reading a model, and PfvmError (after all tables) where a candidate failed.
     """
     _check(request)
-    compared = {path: _candidates(path, request) for path in _files(request)}
+    jobs = _jobs(request)
     load_before = machine.load()
     report: dict[str, Any] = {
         "command": list(request.command),
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine.describe(load_before),
-        "versions": machine.versions(c.engine for each in compared.values() for c in each),
+        "versions": machine.versions(c.engine for _, each, _ in jobs for c in each),
         "threads": list(request.threads),
         "thread_spinning": request.spinning,
         "rounds": request.rounds,
         "turn_seconds": request.seconds,
-        **({"steps_per_call": request.steps_per_call} if request.train else {}),
         "models": [],
     }
     spins = "on" if request.spinning else "off"
     for threads in request.threads:
         err().print(f"{threads} thread(s), ONNX Runtime's thread spinning {spins}, {request.rounds} rounds")
-        for path, each in compared.items():
-            measured = (_training if request.train else _model)(path, each, request, threads, load_before)
+        for path, each, of_this in jobs:
+            measured = (_training if request.train else _model)(path, each, of_this, threads, load_before)
             report["models"].append(measured)
             print_model(measured["model"], measured["results"])
-            if request.json_file is not None:
-                _write(request.json_file, json.dumps(report, indent=1) + "\n")
+            _save(report, request)
+    if request.train and training.CAPTURE in map(str, request.models):
+        report["capture"] = capture.measure_all(request.timeout)
+        capture.print_all(report["capture"])
+        _save(report, request)
     if request.plot_file is not None:
         _write(request.plot_file, plot(report))
     failed = [r["candidate"] for m in report["models"] for r in m["results"] if r["error"]]
@@ -103,14 +105,25 @@ def _check(request: Request) -> None:
             raise OptionError(f"{option} {file}: no such folder")
 
 
-def _files(request: Request) -> list[Path]:
-    return [training.yardstick(str(name)) if request.train else Path(name) for name in request.models]
+def _jobs(request: Request) -> list[tuple[Path, list[Candidate], Request]]:
+    """What is measured, the candidates, and the request as it is for this one."""
+    if not request.train:
+        files = [Path(model) for model in request.models]
+        return [(file, candidates(request.devices, request.against, file.stem), request) for file in files]
+    names = [str(name) for name in request.models if str(name) != training.CAPTURE]
+    return [
+        (
+            each.file,
+            training.candidates(each.file, request.devices, request.against),
+            request._replace(steps_per_call=each.steps),
+        )
+        for each in training.yardsticks(names, request.steps_per_call)
+    ]
 
 
-def _candidates(path: Path, request: Request) -> list[Candidate]:
-    if request.train:
-        return training.candidates(path, request.devices, request.against)
-    return candidates(request.devices, request.against, path.stem)
+def _save(report: Mapping[str, Any], request: Request) -> None:
+    if request.json_file is not None:
+        _write(request.json_file, json.dumps(report, indent=1) + "\n")
 
 
 def _training(
@@ -126,7 +139,8 @@ def _training(
         for call in calls
     ]
     return {
-        "model": f"training {path.stem.removeprefix('train_')}" + (f", {steps} steps a call" if steps > 1 else ""),
+        "model": training.Yardstick(path, steps).title,
+        "steps_per_call": steps,
         "threads": threads,
         "results": rows(outcomes, _differences(results), load_before, machine.cores()),
     }

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pfvm.errors import OptionError, PfvmError
@@ -18,21 +18,50 @@ from .candidates import Candidate
 
 Call = Callable[[], Any]
 
+# Measures no step but how long it takes to capture one: see capture.py.
+CAPTURE = "capture"
 _ENGINES = {"torch": "torch", "torch.compile": "torch", "jax": "jax"}
 _FOLDER = Path(__file__).parent / "baselines"
+
+
+class Yardstick(NamedTuple):
+    """A step that is measured, and how many of them are one call."""
+
+    file: Path
+    steps: int
+
+    @property
+    def title(self) -> str:
+        """The name of its table."""
+        return f"training {self.file.stem.removeprefix('train_')}" + (
+            f", {self.steps} steps a call" if self.steps > 1 else ""
+        )
+
+
+def yardsticks(names: Sequence[str], steps: int) -> list[Yardstick]:
+    """NAME, or NAME:K for K steps a call instead of `steps`. Raises OptionError."""
+    found = []
+    for text in names:
+        name, _, count = text.rpartition(":")
+        given = bool(name) and count.isdecimal()
+        if given and int(count) < 1:
+            raise OptionError(f"--train {text}: at least one step a call")
+        found.append(Yardstick(yardstick(name), int(count)) if given else Yardstick(yardstick(text), steps))
+    return found
 
 
 def yardstick(name: str) -> Path:
     """The file of a yardstick: one of ours by its name ("mlp"), or a Python file. Raises OptionError."""
     own = _FOLDER / f"train_{name}.py"
-    if own.is_file():
+    if own.is_file() and name != "steps":
         return own
     if name.endswith(".py") and Path(name).is_file():
         return Path(name)
     known = sorted(
         file.stem.removeprefix("train_") for file in _FOLDER.glob("train_*.py") if file.stem != "train_steps"
     )
-    raise OptionError(f"--train {name}: no such yardstick; there are {', '.join(known)}, and files FILE.py like them")
+    listed = ", ".join([*known, CAPTURE])
+    raise OptionError(f"--train {name}: no such yardstick; there are {listed}, and files FILE.py like them")
 
 
 def candidates(file: Path, devices: Sequence[str], against: Sequence[str]) -> list[Candidate]:

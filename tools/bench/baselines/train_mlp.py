@@ -17,9 +17,9 @@ LR, MOMENTUM = 0.1, 0.9
 
 
 class Mlp(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, inputs: int = INPUTS, hidden: int = HIDDEN, classes: int = CLASSES) -> None:
         super().__init__()
-        self.linear1, self.linear2 = nn.Linear(INPUTS, HIDDEN), nn.Linear(HIDDEN, CLASSES)
+        self.linear1, self.linear2 = nn.Linear(inputs, hidden), nn.Linear(hidden, classes)
 
     def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(self.linear2(torch.relu(self.linear1(x))), t)

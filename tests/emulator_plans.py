@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+import numpy as np
 import onnx_ir as ir
+import pytest
 from pfvm.compiler.plan.addresses import dram_size
 from pfvm.compiler.plan.machine import Machine
 from pfvm.compiler.plan.mngraph import DOWNLOAD, LAYOUT_SWITCH, REFILL, REUSES, UPLOAD, declare_moves, move_node
@@ -95,3 +97,41 @@ def _settle(value, memory, used, machine) -> None:
     move(value, location=memory.name, address=at * memory.units_per_long_word)
     size = placement_of(value).layout.num_lw(memory.granularity)
     used[memory.name] = at + -(-size // memory.granularity) * memory.granularity
+
+
+def compiled_mlp(training: bool, batch: int = 6) -> ir.Model:
+    """The compiled graph of a small MLP with padding in every axis: counting right answers, or a step of SGD."""
+    torch = pytest.importorskip("torch")
+    import pfvm
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(20, 24), torch.nn.ReLU(), torch.nn.Linear(24, 3))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    sample = {"x": torch.zeros(batch, 20), "t": torch.zeros(batch, dtype=torch.int64)}
+
+    def count(inp):
+        y = net(inp["x"])
+        return {"correct": (y.max(1)[1] == inp["t"]).sum(), "y": y}
+
+    def step(inp):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(inp["x"]), inp["t"])
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    return pfvm.compile(step if training else count, sample).model
+
+
+def feeds_for(model: ir.Model, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random values for the inputs that have no default: small integers, normal floats."""
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for value in model.graph.inputs:
+        if value.name in model.graph.initializers:
+            continue
+        shape = tuple(int(dim) for dim in value.shape)
+        dtype = value.dtype.numpy()
+        drawn = rng.integers(0, 3, shape) if np.dtype(dtype).kind in "iub" else rng.standard_normal(shape)
+        feeds[str(value.name)] = drawn.astype(dtype)
+    return feeds

@@ -123,7 +123,10 @@ class DerivedRegion(Region):
 
 
 class LocalMemory:
-    """One of the memories of the innermost cells: [long words, *index levels, lanes], low addresses side by side."""
+    """One of the memories of the innermost cells: [long words, *index levels, lanes], low addresses side by side.
+
+    with_copies: copies are written, and compared when they are read; else only the first one is kept.
+    """
 
     def __init__(self, machine: Machine, memory: Memory) -> None:
         self.machine, self.memory = machine, memory
@@ -131,6 +134,7 @@ class LocalMemory:
         self.levels = machine.index_levels
         self.cells = np.zeros((memory.size, *self.levels.values(), self.lanes))
         self.owners = Owners(memory.name)
+        self.with_copies = True
 
     def region(self, value: str, placement: Placement, owner: Region | None) -> Region:
         """A value's region. Raises AddressError."""
@@ -157,13 +161,16 @@ class _LocalRegion(Region):
 
     def load(self, reader: str) -> Array:
         self._memory.owners.read(self.owner.record, reader)
-        if self._copies:
+        if self._copies and self._memory.with_copies:
             self._check_copies(reader)
         return self._first.reshape(self.layout.padded_shape)
 
     def store(self, padded: Array, writer: str) -> None:
         self._memory.owners.write(dataclasses.replace(self.record), writer)
-        self._view[...] = padded.reshape(self._first.shape + (1,) * self._copies)
+        if self._copies and self._memory.with_copies:
+            self._view[...] = padded.reshape(self._first.shape + (1,) * self._copies)
+        else:
+            self._first[...] = padded.reshape(self._first.shape)
 
     def _check_copies(self, reader: str) -> None:
         bits = self._view.view(np.int64)  # poison is no number that equals itself

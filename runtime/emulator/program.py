@@ -25,6 +25,8 @@ from .values import Held, Memories
 Array = np.ndarray
 Observer = Callable[[ir.Node, list[Array]], None]
 
+_RUNS_WITH_COPIES = 2
+
 
 class Program:
     """A planned model on a machine.
@@ -38,6 +40,7 @@ class Program:
         self.arithmetic = Arithmetic(machine, exact)
         self.memories = Memories(machine)
         self._held: dict[ir.Value, Held] = {}
+        self._runs = 0
         self._regions: dict[str, Region | None] = {}
         graph = model.graph
         for value in (*graph.inputs, *graph.initializers.values()):
@@ -66,8 +69,12 @@ class Program:
         return self.outputs[name].load("the host")
 
     def run(self, observer: Observer | None = None) -> None:
-        """All nodes, in order; inputs must have been put. observer: called with each computed node and its results."""
-        self.memories.forget_local()
+        """All nodes, in order; inputs must have been put. observer: called with each computed node and its results.
+
+        Layouts and addresses are the same in every run, so that copies which agreed in the first ones, agree.
+        """
+        self.memories.begin(with_copies=self._runs < _RUNS_WITH_COPIES)
+        self._runs += 1
         for node, step in self._steps:
             step()
             if observer is not None:

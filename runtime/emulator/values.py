@@ -26,10 +26,11 @@ class Memories:
         self.local = {memory.name: LocalMemory(machine, memory) for memory in machine.local_memories}
         self._levels = machine.index_levels
 
-    def forget_local(self) -> None:
+    def begin(self, with_copies: bool) -> None:
         """The local memories as a program finds them: nothing of it is there."""
         for memory in self.local.values():
             memory.owners.forget()
+            memory.with_copies = with_copies
 
     def region(self, value: ir.Value, owner: Region | None = None) -> Region | None:
         """The region of a value; None for a constant inside the program. Raises AddressError, InvalidModelError."""

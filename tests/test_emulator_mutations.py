@@ -1,0 +1,141 @@
+"""Promise: a plan that is wrong in one place is caught: by an error that names the place, or by a wrong result.
+
+Each mutant has one value's stride, address, last use or padding corrupted. What raises is caught; what runs must give
+the reference's outputs (the fault was harmless) or differ from them, and of faults that do harm 99 % must be named.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import random
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from emulator_plans import compiled_mlp, feeds_for
+from pfvm.compiler.plan.layout import Layout, SubAxis
+from pfvm.compiler.plan.mngraph import values
+from pfvm.compiler.plan.placement import IMMEDIATE, find_placement, place, placement_of
+from pfvm.compiler.plan.planner import Plan, plan
+from pfvm.errors import PfvmError
+from pfvm.runtime.emulator.program import Program
+from pfvm.runtime.emulator.reference import Reference
+
+Mutation = tuple[str, ir.Value, object]
+
+
+def movable(model: ir.Model) -> list[ir.Value]:
+    """The values that have a place in a memory."""
+    placed = [value for value in values(model) if find_placement(value) is not None]
+    return [value for value in placed if placement_of(value).location != IMMEDIATE]
+
+
+def stride(value: ir.Value, rng: random.Random, planned: Plan) -> object:
+    """Another stride of one of the value's subaxes."""
+    placement = placement_of(value)
+    layout = placement.layout
+    at = [(i, j) for i, axis in enumerate(layout.axes) for j, sub in enumerate(axis) if sub.size > 1]
+    if not at:
+        return None
+    i, j = rng.choice(at)
+    sub = layout.axes[i][j]
+    wrong = rng.choice([s for s in (1, 2, 3, 4, sub.stride * 2, sub.stride + 1) if s != sub.stride])
+    axis = (*layout.axes[i][:j], SubAxis(sub.size, sub.level, wrong), *layout.axes[i][j + 1 :])
+    axes = (*layout.axes[:i], axis, *layout.axes[i + 1 :])
+    return dataclasses.replace(placement, layout=Layout(layout.shape, axes, layout.copies))
+
+
+def address(value: ir.Value, rng: random.Random, planned: Plan) -> object:
+    """Another address, near or far."""
+    placement = placement_of(value)
+    memory = planned.machine.memory(str(placement.location))
+    step = rng.choice([1, memory.units_per_long_word, memory.granularity * memory.units_per_long_word])
+    return dataclasses.replace(placement, address=(placement.address or 0) + rng.choice([-2, -1, 1, 2, 5]) * step)
+
+
+def last_use(value: ir.Value, rng: random.Random, planned: Plan) -> object:
+    """The address of another value of the same memory, as if that one were dead."""
+    placement = placement_of(value)
+    others = [
+        placement_of(other).address
+        for other in movable(planned.model)
+        if placement_of(other).location == placement.location and placement_of(other).address != placement.address
+    ]
+    return dataclasses.replace(placement, address=rng.choice(others)) if others else None
+
+
+def padding(value: ir.Value, rng: random.Random, planned: Plan) -> object:
+    """Another state of its padding."""
+    placement = placement_of(value)
+    if not placement.layout.is_padded:
+        return None
+    states = [pad for pad in ("Zero", "Dirty", "Lowest", "One") if pad != placement.pad]
+    return dataclasses.replace(placement, pad=rng.choice(states))
+
+
+KINDS = {"stride": stride, "address": address, "last use": last_use, "padding": padding}
+
+
+def outcome(planned: Plan, feeds: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> str:
+    """ "named", "wrong" or "harmless"."""
+    try:
+        program = Program(planned.model, planned.machine)
+        program.place_weights()
+        for name, value in feeds.items():
+            program.put(name, value)
+        program.run()
+        got = {name: program.get(name) for name in expected}
+    except PfvmError as error:
+        assert str(error)
+        return "named"
+    equal = all(np.array_equal(got[name], expected[name]) for name in expected)
+    return "harmless" if equal else "wrong"
+
+
+def run_mutants(planned: Plan, count: int, seed: int) -> dict[str, collections.Counter[str]]:
+    """Outcomes of `count` mutants of each kind."""
+    feeds = feeds_for(planned.model)
+    expected = Reference(planned.model, planned.machine)(feeds)
+    assert outcome(planned, feeds, expected) == "harmless"
+    rng = random.Random(seed)
+    results: dict[str, collections.Counter[str]] = {}
+    for kind, mutate in KINDS.items():
+        results[kind] = collections.Counter()
+        candidates = movable(planned.model)
+        tried = 0
+        while tried < count:
+            value = rng.choice(candidates)
+            before = placement_of(value)
+            try:
+                wrong = mutate(value, rng, planned)
+            except PfvmError:
+                continue  # no layout at all
+            if wrong is None or wrong == before:
+                continue
+            tried += 1
+            place(value, wrong)
+            found = outcome(planned, feeds, expected)
+            place(value, before)
+            results[kind][found] += 1
+    return results
+
+
+def test_mutants_are_caught() -> None:
+    check(run_mutants(plan(compiled_mlp(training=False), {}), 8, seed=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduler", ["reuse_consecutive", "spill_opt"])
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_many_mutants_are_caught(training: bool, scheduler: str) -> None:
+    check(run_mutants(plan(compiled_mlp(training), {"scheduler": scheduler}), 100, seed=2))
+
+
+def check(results: dict[str, collections.Counter[str]]) -> None:
+    total = sum(results.values(), collections.Counter())
+    print({kind: dict(counts) for kind, counts in results.items()})
+    harmful = total["named"] + total["wrong"]
+    assert harmful > 0
+    # A wrong result is caught by the comparison, too; that nearly all are named is what the emulator's checks are for.
+    assert total["named"] >= 0.99 * harmful, results

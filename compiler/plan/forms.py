@@ -25,6 +25,8 @@ class Forms:
         self.column_levels = (names[inside],)
         self.block_levels = tuple(names[inside + 1 :])
         self.lanes = max(dtype.lanes for dtype in machine.dtypes.values())
+        self._filled = functools.cache(self._new_filled)
+        self._matrix = functools.cache(self._new_matrix)
 
     @functools.cached_property
     def block(self) -> int:
@@ -36,10 +38,13 @@ class Forms:
     def matrix(self, shape: Sequence[int], dtype: str, column: int | None = -1, whole: Collection[int] = ()) -> Layout:
         """Rows × columns: axis `column` is dealt to the matrix units, all others to the cells that hold them.
 
-        column None: the axis that leaves the least padding, the last of those. whole: axes that stay in one cell.
+        column None: the last axis, but in three and more the one that leaves much less padding. whole: axes that stay
+        in one cell.
         (125, 1024) of Half on MN-Core 2: ((8_L2B:1, 8_L1B:1, 2:1), (16_MAB:1, 4:2, 4_W:1, 4_PE:1)).
         """
-        shape = tuple(shape)
+        return self._matrix(tuple(shape), dtype, column, tuple(whole))
+
+    def _new_matrix(self, shape: tuple[int, ...], dtype: str, column: int | None, whole: tuple[int, ...]) -> Layout:
         if not shape:
             return self.filled(shape, (), dtype)
         if column is None:
@@ -109,7 +114,7 @@ class Forms:
         """The layout with these axes, and copies over every index of a level that they leave out."""
         return self._filled(tuple(shape), tuple(axes), self.lanes if dtype is None else self.machine.lanes(dtype))
 
-    def _filled(self, shape: tuple[int, ...], axes: tuple[Axis, ...], lanes: int) -> Layout:
+    def _new_filled(self, shape: tuple[int, ...], axes: tuple[Axis, ...], lanes: int) -> Layout:
         levels = {**self.machine.index_levels, LANE: lanes}
         used: dict[str, list[SubAxis]] = {level: [] for level in levels}
         for sub in (sub for axis in axes for sub in axis):
@@ -154,10 +159,14 @@ class Forms:
 
     # ---- parts
 
-    @functools.lru_cache(maxsize=1024)  # noqa: B019 - a machine's forms live as long as one plan
     def _best_column(self, shape: tuple[int, ...]) -> int:
-        reach = {i: self.matrix(shape, next(iter(self.machine.dtypes)), i).extent(ADDRESS) for i in range(len(shape))}
-        return min(reversed(reach), key=lambda i: reach[i])
+        last = len(shape) - 1
+        if last < 2:
+            return last
+        dtype = next(iter(self.machine.dtypes))
+        reach = [self.matrix(shape, dtype, i).extent(ADDRESS) for i in range(len(shape))]
+        best = min(range(last + 1), key=lambda i: (reach[i], -i))
+        return best if reach[best] * 2 <= reach[last] else last
 
     def _deal_rows(self, sizes: Sequence[int], whole: Collection[int]) -> tuple[list[Axis], int]:
         """Axes for the rows, the first taking the outermost levels, and how many addresses they reach over."""

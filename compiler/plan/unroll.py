@@ -54,8 +54,8 @@ class Unroller:
         carried: list[ir.Value] = [value for value in node.inputs[2:] if value is not None]
         scanned: list[list[ir.Value]] = [[] for _ in range(len(node.outputs) - len(carried))]
         for trip in range(trips):
-            index = self._constant(np.asarray(trip, np.int64), f"{node.name}_trip_{trip}")
-            condition = self._constant(np.asarray(True), f"{node.name}_go_{trip}")
+            index = self._constant(np.asarray(trip, np.int64), f"{self._of(node)}_trip_{trip}")
+            condition = self._constant(np.asarray(True), f"{self._of(node)}_go_{trip}")
             results = self._copy(node, body, [index, condition, *carried], f"_{trip}")[1:]
             carried, rows = results[: len(carried)], results[len(carried) :]
             for stack, row in zip(scanned, rows):
@@ -102,6 +102,10 @@ class Unroller:
 
     # ---- parts
 
+    def _of(self, node: ir.Node) -> str:
+        """What a node's copies are called after: its name, or its first output's."""
+        return node.name or str(node.outputs[0].name)
+
     def _charge(self, node: ir.Node, body: ir.Graph, trips: int) -> None:
         self.spent += trips * len(body)
         if self.spent > self._limit:
@@ -118,17 +122,17 @@ class Unroller:
             formal.replace_all_uses_with(value, replace_graph_outputs=True)
         for name, value in list(copied.initializers.items()):
             copied.initializers.pop(name)
-            value.name = f"{node.name}/{name}{suffix}"
+            value.name = f"{self._of(node)}/{name}{suffix}"
             node.graph.initializers.add(value)
         results = list(copied.outputs)
         copied.outputs.clear()
         inner = list(copied)
         copied.remove(inner)
         for each in inner:
-            each.name = f"{node.name}/{each.name}{suffix}"
+            each.name = f"{self._of(node)}/{each.name}{suffix}" if each.name else None
             for out in each.outputs:
                 if out.name:
-                    out.name = f"{node.name}/{out.name}{suffix}"
+                    out.name = f"{self._of(node)}/{out.name}{suffix}"
         node.graph.insert_before(node, inner)
         return results
 
@@ -148,7 +152,9 @@ class Unroller:
         graph.remove(node, safe=True)
 
     def _op(self, node: ir.Node, op: str, inputs: Sequence[ir.Value], attributes: Sequence[ir.Attr] = ()) -> ir.Value:
-        made = ir.Node("", op, inputs, attributes, num_outputs=1, name=f"{node.name}/{op}_{len(self._model.graph)}")
+        made = ir.Node(
+            "", op, inputs, attributes, num_outputs=1, name=f"{self._of(node)}/{op}_{len(self._model.graph)}"
+        )
         made.outputs[0].name = f"{made.name}_output"
         for key in ("pfvm.source", "pfvm.module"):
             if key in node.metadata_props:
@@ -157,7 +163,7 @@ class Unroller:
         return made.outputs[0]
 
     def _row(self, node: ir.Node, value: ir.Value, axis: int, index: int) -> ir.Value:
-        at = self._constant(np.asarray(index, np.int64), f"{node.name}_row_{len(self._model.graph)}")
+        at = self._constant(np.asarray(index, np.int64), f"{self._of(node)}_row_{len(self._model.graph)}")
         return self._op(node, "Gather", [value, at], [ir.Attr("axis", ir.AttributeType.INT, axis)])
 
     def _stacked(self, node: ir.Node, rows: Sequence[ir.Value], axis: int, out: ir.Value) -> ir.Value:
@@ -167,7 +173,7 @@ class Unroller:
             axes = [ir.Attr("axes", ir.AttributeType.INTS, [axis])]
             tall = [self._op(node, "Unsqueeze", [row], axes) for row in rows]
         else:
-            where = self._constant(np.asarray([axis], np.int64), f"{node.name}_axis_{len(self._model.graph)}")
+            where = self._constant(np.asarray([axis], np.int64), f"{self._of(node)}_axis_{len(self._model.graph)}")
             tall = [self._op(node, "Unsqueeze", [row, where]) for row in rows]
         return self._op(node, "Concat", tall, [ir.Attr("axis", ir.AttributeType.INT, axis)])
 

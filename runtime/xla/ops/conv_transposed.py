@@ -55,7 +55,8 @@ def _transposed(data: Any, w: Any, geometry: _Transposed, group: int) -> Any:
     wide = any(k > n for k, n in zip(geometry.kernel, geometry.size))
     taps, phases = math.prod(geometry.kernel), math.prod(geometry.strides)
     contributions = data.size // data.shape[-1] * w.size // w.shape[0] * data.dtype.itemsize
-    if group == 1 and (wide or phases > 1) and taps <= _MOST_TAPS and contributions <= _CONTRIBUTION_BYTES:
+    small = data.size < w.shape[0] ** 2  # fewer elements than channels
+    if group == 1 and (wide or small or phases > 1) and taps <= _MOST_TAPS and contributions <= _CONTRIBUTION_BYTES:
         return _added_up(data, w, geometry)
     if phases <= _MOST_PHASES:
         return _in_phases(data, _kernel(w, group), geometry, group)
@@ -90,9 +91,14 @@ def _dilated(data: Any, kernel: Any, geometry: _Transposed, group: int) -> Any:
 
 def _added_up(data: Any, w: Any, geometry: _Transposed) -> Any:
     """One product that gives what each element of the operand adds to the result for each position of the kernel."""
-    rank = len(geometry.size)
-    columns = jnp.moveaxis(w, 1, -1).reshape(w.shape[0], -1)
-    parts = jnp.matmul(data.reshape(-1, w.shape[0]), columns).reshape(*data.shape[:-1], -1, w.shape[1])
+    rank, results = len(geometry.size), w.shape[1]
+    rows = data.reshape(-1, w.shape[0])
+    if rows.shape[0] < w.shape[0]:  # fewer contributions than weights: these stay in the model's order
+        parts = jnp.matmul(rows, w.reshape(w.shape[0], -1)).reshape(*data.shape[:-1], results, -1)
+        parts = jnp.moveaxis(parts, -1, -2)
+    else:
+        columns = jnp.moveaxis(w, 1, -1).reshape(w.shape[0], -1)
+        parts = jnp.matmul(rows, columns).reshape(*data.shape[:-1], -1, results)
     placed = []
     for index, tap in enumerate(itertools.product(*map(range, geometry.kernel))):
         edges = []

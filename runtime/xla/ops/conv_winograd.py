@@ -78,7 +78,7 @@ def _tiled(x: Any, kernels: Any, pads: tuple[tuple[int, int], ...]) -> Any:
 
 
 def winograd_gradient(x: Any, dy: Any, pads: tuple[tuple[int, int], ...]) -> Any:
-    """The gradient of the kernel in `winograd`: results, 3, 3, channels. `dy` is that of the output: N, spatial, O.
+    """The gradient of the kernel in `winograd`: results, channels, 3, 3. `dy` is that of the output: N, spatial, O.
 
     Where a number is none, all nine of its channels' gradients are none.
     """
@@ -97,7 +97,7 @@ def _gradient(x: Any, dy: Any, pads: tuple[tuple[int, int], ...]) -> Any:
         4, 4, dy.shape[-1], x.shape[-1]
     )
     rows = [jnp.stack(_gathered([row[j] for j in range(4)]), 1) for row in _gathered([products[i] for i in range(4)])]
-    return jnp.stack(rows, 1)
+    return jnp.moveaxis(jnp.stack(rows, 1), -1, 1)
 
 
 def _data_tiles(x: Any, pads: Sequence[tuple[int, int]], counts: Sequence[int]) -> Any:

@@ -6,6 +6,8 @@ reads again is a result, and stays to the end. Reads of a value with a parent ar
 
 from __future__ import annotations
 
+import bisect
+import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -109,12 +111,18 @@ def peaks(found: Iterable[Block]) -> dict[str, int]:
 
 
 def overlapping(found: Sequence[Block]) -> Iterator[tuple[Block, Block]]:
-    """Pairs of blocks that share an address at one time; each block with the nearest of those before it."""
-    live: dict[str, list[Block]] = {}
-    for block in sorted(found, key=lambda block: block.begin):
-        kept = [other for other in live.get(block.memory, ()) if other.last >= block.begin]
-        yield from ((other, block) for other in kept if other.overlaps(block))
-        live[block.memory] = [*kept, block]
+    """Pairs of blocks that share an address at one time: for each block that meets earlier ones, its neighbours."""
+    live: dict[str, list[tuple[int, int, Block]]] = {}  # by start
+    ends: dict[str, list[tuple[int, int, Block]]] = {}  # a heap by the last position
+    for number, block in enumerate(sorted(found, key=lambda block: (block.begin, block.last, block.start))):
+        here, dying = live.setdefault(block.memory, []), ends.setdefault(block.memory, [])
+        while dying and dying[0][0] < block.begin:
+            _, dead, gone = heapq.heappop(dying)
+            del here[bisect.bisect_left(here, (gone.start, dead))]
+        at = bisect.bisect_left(here, (block.start, number))
+        yield from ((other, block) for _, _, other in here[max(at - 1, 0) : at + 1] if other.overlaps(block))
+        here.insert(at, (block.start, number, block))
+        heapq.heappush(dying, (block.last, number, block))
 
 
 def _given(values: Iterable[L3Value | None]) -> Iterator[L3Value]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from .cost import NOTHING, CostModel, streamed
+from .cost import CostModel, streamed
 from .mngraph import DOWNLOAD, INPUT_SPLIT, REUSES, UPLOAD, is_move
 from .ops.table import rule_of
 from .placement import DRAM, find_placement, placement_of
@@ -33,10 +33,7 @@ def lower_bound(model: ir.Model, costs: CostModel) -> LowerBound:
     Compulsory: every node once, every input and weight out of DRAM once, every output into it once. Spills, copies
     between local memories and what is computed again are a schedule's own choice.
     """
-    total = NOTHING
-    for cost in _compulsory(model, costs):
-        total += cost
-    by_resource = total.by_resource()
+    by_resource = Cost.sum(_compulsory(model, costs)).by_resource()
     if not by_resource:
         return LowerBound(0, "", {})
     busiest = max(by_resource, key=lambda name: by_resource[name])
@@ -107,11 +104,9 @@ class Totals:
 
 def totals(model: ir.Model, costs: CostModel) -> Totals:
     """Sums of what the nodes take."""
-    total, cycles = NOTHING, 0
+    each = [costs.node(node) for node in model.graph]
     by_op: dict[str, int] = defaultdict(int)
-    for node in model.graph:
-        cost = costs.node(node)
-        total += cost
-        cycles += cost.cycles
+    for node, cost in zip(model.graph, each):
         by_op[node.op_type] += cost.cycles
-    return Totals(cycles, total, {op: n for op, n in sorted(by_op.items()) if n})
+    cycles = sum(cost.cycles for cost in each)
+    return Totals(cycles, Cost.sum(each), {op: n for op, n in sorted(by_op.items()) if n})

@@ -149,7 +149,7 @@ class CostModel:
         if not crossed:
             return NOTHING
         top = min(crossed)
-        return self.tree.up(partial, dtype, top, levels) + self.tree.down(result, result_dtype, top)
+        return self.tree.up(partial, dtype, top, frozenset(levels)) + self.tree.down(result, result_dtype, top)
 
     def _contract(self, node: ir.Node) -> Cost:
         data, out = placement_of(_first(node)), placement_of(node.outputs[0])

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pfvm.errors import OptionError
@@ -54,11 +54,20 @@ class Cost:
         return sum(self.busy.values())
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(_sum(self.busy, other.busy), _sum(self.words, other.words), {**self.resources, **other.resources})
+        return Cost.sum((self, other))
 
-
-def _sum(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
-    return {key: a.get(key, 0) + b.get(key, 0) for key in {**a, **b}}
+    @classmethod
+    def sum(cls, costs: Iterable[Cost]) -> Cost:
+        """What all of them take together."""
+        busy: dict[str, int] = {}
+        words: dict[str, int] = {}
+        resources: dict[str, str] = {}
+        for cost in costs:
+            for total, part in ((busy, cost.busy), (words, cost.words)):
+                for name, figure in part.items():
+                    total[name] = total.get(name, 0) + figure
+            resources.update(cost.resources)
+        return cls(busy, words, resources)
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,8 @@ class Tree:
         self.machine = machine
         self.step = machine.instruction_step
         self.hops = _hops(machine)
+        self.down = functools.cache(self._down)
+        self.up = functools.cache(self._up)
 
     # ---- words
 
@@ -109,7 +120,7 @@ class Tree:
         """Local memory → DRAM; of copies only the first leaves."""
         return self.up(layout, dtype, 0)
 
-    def down(self, layout: Layout, dtype: str, top: int) -> Cost:
+    def _down(self, layout: Layout, dtype: str, top: int) -> Cost:
         """From the memory above hop `top` to the local memories."""
         total = Cost()
         for i in range(top, len(self.hops)):
@@ -120,7 +131,7 @@ class Tree:
                 total += self._cheapest(hop, hop.down, layout, self.below(layout, i), hop.levels)
         return total
 
-    def up(self, layout: Layout, dtype: str, top: int, reduced: Collection[str] = ()) -> Cost:
+    def _up(self, layout: Layout, dtype: str, top: int, reduced: frozenset[str] = frozenset()) -> Cost:
         """From the local memories to the memory above hop `top`. reduced: levels whose words are added up."""
         total = Cost()
         for i in reversed(range(top, len(self.hops))):

@@ -1,0 +1,184 @@
+"""Stage 4 of a plan: an order, a place and an address for everything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import onnx_ir as ir
+from pfvm.compiler.plan.cost import CostModel
+from pfvm.compiler.plan.machine import Machine
+from pfvm.compiler.plan.ops.table import rule_of
+from pfvm.compiler.plan.placement import placement_of
+from pfvm.errors import OptionError, UnsupportedOpError, describe_node, did_you_mean
+
+from . import orders, policies
+from .emission import emit
+from .reading import NodeCycles, Reading, StreamedInputs, read_problem
+from .search import Found, StoppedBy, auto_recompute_sa, spill_opt
+from .simulation import Policy, Simulation, Unschedulable
+
+Scheduler = Literal["always_from_dram", "reuse_consecutive", "spill_opt", "auto_recompute_sa"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a scheduler found. cycles: of all nodes and moves, one after the other. candidates: simulations made.
+
+    stopped_by: "steps" or "time" for a search, "none" for a scheduler that does not search. peak: long words live at
+    most in each local memory. moves: how many of each kind it inserted.
+    """
+
+    scheduler: Scheduler
+    cycles: float
+    compulsory_cycles: float
+    candidates: int
+    stopped_by: StoppedBy
+    seconds: float
+    peak: dict[str, int]
+    moves: dict[str, int]
+
+
+def schedule(
+    model: ir.Model,
+    machine: Machine,
+    scheduler: Scheduler = "reuse_consecutive",
+    *,
+    cycles: NodeCycles | None = None,
+    streams: StreamedInputs | None = None,
+    sram_budget: float | int | None = None,
+    search_steps: int = 1000,
+    time_budget: float | None = None,
+    seed: int = 0,
+) -> Schedule:
+    """Schedules a model whose values have all been laid out, in place.
+
+    cycles: of a node whose values have placements; the cost model's. streams: the inputs that a node may read from DRAM
+    itself; what its rule says. sram_budget: how much of each local memory may be used, a part of it (up to 1) or long
+    words. search_steps, time_budget (seconds), seed: of auto_recompute_sa.
+    Raises OptionError for a bad option and UnsupportedOpError, naming the node, where one does not fit.
+    """
+    if scheduler not in get_args(Scheduler):
+        known = ", ".join(get_args(Scheduler))
+        raise OptionError(
+            f"no scheduler {scheduler!r}{did_you_mean(scheduler, get_args(Scheduler))}; there are {known}"
+        )
+    begun = time.perf_counter()
+    limit = local_limit(machine, sram_budget)
+    reading = read_problem(model, machine, streams or streamed_inputs, cycles or node_cycles(machine), limit)
+    try:
+        found = _SCHEDULERS[scheduler](reading, model, search_steps, time_budget, seed)
+    except Unschedulable as problem:
+        raise _does_not_fit(reading, machine, problem, limit) from problem
+    emit(model, machine, reading, found.simulation.steps)
+    return Schedule(
+        scheduler,
+        found.cycles,
+        reading.problem.compulsory_cycles(),
+        found.candidates,
+        found.stopped_by,
+        time.perf_counter() - begun,
+        _peaks(machine, found.simulation),
+        _moves(found.simulation),
+    )
+
+
+def local_limit(machine: Machine, sram_budget: float | int | None) -> int | None:
+    """Long words of each local memory that a budget leaves; None for all. Raises OptionError."""
+    if sram_budget is None:
+        return None
+    if sram_budget <= 0:
+        raise OptionError(f"--sram-budget: more than 0, a part of each local memory or long words; not {sram_budget}")
+    memory = min(machine.local_memories, key=lambda memory: memory.size)
+    return int(sram_budget * memory.size) if sram_budget <= 1 else int(sram_budget)
+
+
+def streamed_inputs(node: ir.Node) -> tuple[int, ...]:
+    """The inputs that a node's rule may read from DRAM."""
+    return rule_of(node).reads_dram(node)
+
+
+def node_cycles(machine: Machine) -> NodeCycles:
+    """A machine's cost model, cycles alone."""
+    model = CostModel(machine)
+    return lambda node: model.node(node).cycles
+
+
+# ---- the schedulers, each (reading, model, steps, time budget, seed) → what it found
+
+
+def _fixed(policy: Policy) -> Callable[..., Found]:
+    def run(reading: Reading, model: ir.Model, *_: object) -> Found:
+        return Found(Simulation(reading.problem, start_order(reading, model), policy).run(), 1)
+
+    return run
+
+
+def _spill_opt(reading: Reading, model: ir.Model, steps: int, time_budget: float | None, seed: int) -> Found:
+    return spill_opt(reading.problem, start_order(reading, model), seed)
+
+
+def _auto_recompute_sa(reading: Reading, model: ir.Model, steps: int, time_budget: float | None, seed: int) -> Found:
+    return auto_recompute_sa(reading.problem, start_order(reading, model), steps, time_budget, seed)
+
+
+_SCHEDULERS: dict[str, Callable[..., Found]] = {
+    "always_from_dram": _fixed(policies.ALWAYS_FROM_DRAM),
+    "reuse_consecutive": _fixed(policies.REUSE_CONSECUTIVE),
+    "spill_opt": _spill_opt,
+    "auto_recompute_sa": _auto_recompute_sa,
+}
+
+
+def start_order(reading: Reading, model: ir.Model) -> list[int]:
+    """The order that searches begin with: inputs by name, as they lie in DRAM, then the graph's own order."""
+    graph = model.graph
+    inputs = sorted((v for v in graph.inputs if v.name not in graph.initializers), key=lambda v: v.name or "")
+    return orders.in_dram_order(
+        reading.problem, [reading.buffer_of[value] for value in inputs if value in reading.buffer_of]
+    )
+
+
+# ---- figures and errors
+
+
+def _peaks(machine: Machine, simulation: Simulation) -> dict[str, int]:
+    live = [0] * len(machine.local_memories)
+    peak = list(live)
+    sizes = [buffer.size for buffer in simulation.problem.buffers]
+    for step in simulation.steps:
+        if step.kind == "run":
+            writes = simulation.problem.ops[step.subject].writes
+            live[step.target] += sum(sizes[b] for b in writes)
+        elif step.kind in ("download", "copy"):
+            live[step.target] += sizes[step.subject]
+        elif step.kind == "drop":
+            live[step.memory] -= sizes[step.subject]
+        peak = [max(a, b) for a, b in zip(peak, live)]
+    return {memory.name: long_words for memory, long_words in zip(machine.local_memories, peak)}
+
+
+def _moves(simulation: Simulation) -> dict[str, int]:
+    kinds = [step.kind for step in simulation.steps]
+    return {kind: kinds.count(kind) for kind in ("download", "upload", "copy")}
+
+
+def _does_not_fit(reading: Reading, machine: Machine, problem: Unschedulable, limit: int | None) -> UnsupportedOpError:
+    node, op = reading.nodes[problem.op], reading.problem.ops[problem.op]
+    if not problem.fits:
+        names = ", ".join(
+            f"{reading.roots[b].name!r} {reading.problem.buffers[b].size} {placement_of(reading.roots[b]).layout}"
+            for b in (*op.reads, *op.writes)
+        )
+        room = reading.problem.memories[0]
+        why = f"of the {machine.local_memories[0].size} that --sram-budget leaves" if limit else ""
+        return UnsupportedOpError(
+            f"{describe_node(node)} does not fit a local memory of {machine.name}: {room} long words {why}".rstrip()
+            + f", and its operands and results take {names}; a smaller batch, --float-dtype half or a larger budget"
+            " would help"
+        )
+    raise AssertionError(
+        f"{describe_node(node)} runs before its operand {reading.roots[problem.buffer].name!r} is there"
+    )

@@ -37,6 +37,7 @@ def round_to(x: Array, dtype: Dtype) -> Array:
     infinity. The format has no NaN: what is undefined is stored as infinity, its exponent of all ones.
     """
     assert dtype.exponent is not None and dtype.mantissa is not None and dtype.bias is not None
+    x = np.asarray(x)
     smallest, largest = range_of(dtype.exponent, dtype.mantissa, dtype.bias)
     if (dtype.exponent, dtype.mantissa, dtype.bias) == (8, 23, 127):
         return _round_single(x, smallest)
@@ -71,7 +72,7 @@ def round_mantissa(x: Array, bits: int) -> Array:
     drop = _DOUBLE_MANTISSA - bits
     if drop <= 0:
         return x.astype(np.float64, copy=True)
-    codes = np.asarray(x, np.float64, order="C").view(np.int64)
+    codes = np.asarray(x, np.float64, order="C").reshape(-1).view(np.int64)
     odd = (codes >> drop) & 1
     odd += codes
     odd += (1 << (drop - 1)) - 1

@@ -15,6 +15,7 @@ from pfvm.errors import UnsupportedOpError, describe_node
 from .arithmetic import Arithmetic, wrapped
 from .calls import Call, call_of
 from .elementwise import ELEMENTWISE, clip
+from .moving import MOVING
 from .products import Dtypes, conv, gemm, matmul
 from .reductions import REDUCTIONS, reduce
 from .tail import plain, reference_kernel
@@ -58,6 +59,9 @@ def _own(call: Call, arithmetic: Arithmetic, dtypes: Dtypes) -> Kernel | None:
         return _single(lambda inputs: product(call, arithmetic, dtypes, inputs))
     if call.op in REDUCTIONS:
         return _single(lambda inputs: reduce(call, arithmetic, inputs))
+    if call.op in MOVING:
+        moving = MOVING[call.op]
+        return _single(lambda inputs: moving(call, inputs))
     if call.op in ELEMENTWISE:
         function = ELEMENTWISE[call.op](call.attribute)
         return _single(lambda inputs: function(*(_given(x) for x in inputs)))

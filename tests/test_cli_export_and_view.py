@@ -73,6 +73,22 @@ def test_view_stages(model: Path, tmp_path: Path) -> None:
         stages(tmp_path / "empty")
 
 
+def test_view_unpacks_the_planned_graph(model: Path, tmp_path: Path) -> None:
+    import zstandard
+    from pfvm.errors import PfvmError
+    from pfvm.tools.view import stages, unpacked
+
+    packed = tmp_path / "out" / "l3ir_stripped.onnx.zst"
+    packed.parent.mkdir()
+    packed.write_bytes(zstandard.ZstdCompressor().compress(model.read_bytes()))
+    assert stages(packed.parent) == [packed]
+    file = unpacked(packed, tmp_path / "unpacked")
+    assert file.name == "l3ir_stripped.onnx" and file.read_bytes() == model.read_bytes()
+    packed.write_bytes(b"no zstd")
+    with pytest.raises(PfvmError, match="not compressed by zstd"):
+        unpacked(packed, tmp_path / "again")
+
+
 def test_view_serves_every_file_on_this_machine_only(model: Path) -> None:
     pytest.importorskip("netron")
     import urllib.request

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 from pfvm.errors import MissingExtraError, OptionError, PfvmError
 
 # The stages of an artifacts directory, in the order in which the compiler writes them.
-STAGES = ("model.onnx", "pfvm.onnx", "l3ir_stripped.onnx")
+STAGES = ("model.onnx", "pfvm.onnx", "l3ir_stripped.onnx.zst")
 
 
 def view(paths: Sequence[Path], browser: bool) -> None:
@@ -48,8 +49,25 @@ def serve(files: Iterable[Path], browser: bool) -> Iterator[list[str]]:
     if importlib.util.find_spec("netron") is None:
         raise MissingExtraError("pfvm view", "view")
     with contextlib.ExitStack() as stack:
-        servers = [(file, stack.enter_context(_server(file, browser))) for file in files]
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfvm-view-")))
+        plain = [unpacked(file, folder / str(number)) for number, file in enumerate(files)]
+        servers = [(file, stack.enter_context(_server(file, browser))) for file in plain]
         yield [_address(file, server) for file, server in servers]
+
+
+def unpacked(file: Path, folder: Path) -> Path:
+    """The file itself, or what a .zst holds, written into a folder. Raises PfvmError where it is broken."""
+    if file.suffix != ".zst":
+        return file
+    import zstandard
+
+    folder.mkdir()
+    try:
+        content = zstandard.ZstdDecompressor().decompress(file.read_bytes())
+    except zstandard.ZstdError as error:
+        raise PfvmError(f"{file}: not compressed by zstd: {error}") from error
+    (folder / file.stem).write_bytes(content)
+    return folder / file.stem
 
 
 @contextlib.contextmanager

@@ -191,3 +191,21 @@ def test_time_grows_with_the_nodes() -> None:
     seconds(100)
     few = min(seconds(1000) for _ in range(3))
     assert min(seconds(4000) for _ in range(3)) <= 5 * few
+
+
+def test_the_smaller_operand_of_a_product_of_computed_values_is_the_one_with_copies() -> None:
+    text = (
+        "(float[64,16] g, float[64,256] x) => (float[16,256] y) { a = Relu(g) b = Relu(x) y = Gemm<transA = 1>(a, b) }"
+    )
+    plan = planned(text)
+    product = node(plan, "Gemm")
+    assert [value.shape for value in product.inputs] == [[64, 256], [64, 16]]
+    found = places(plan)
+    assert [str(copies) for copies in found[str(product.inputs[1].name)].layout.copies] == ["4_MAB:4", "L1B", "L2B"]
+    assert found["y"].layout == found[str(product.outputs[0].name)].layout.transposed([1, 0])
+    assert REUSES in node(plan, "Transpose").metadata_props
+
+
+def test_a_larger_weight_that_comes_from_dram_is_streamed() -> None:
+    text = "(float[8,64] x, float[256,64] w) => (float[8,256] y) { y = Gemm<transB = 1>(x, w) }"
+    assert kinds(planned(text)) == ["Gemm"]

@@ -14,14 +14,14 @@ from .constants import drop_unread, place_constants
 from .dtypes import device_dtype
 from .forms import Forms
 from .genes import name_axes
-from .layout import Layout, LayoutError
+from .layout import Layout
 from .machine import Machine
 from .mngraph import GATHERED, REUSES, declare_moves
-from .operand_layouts import data_layout, operand_layout, weight_layout
+from .operand_layouts import data_layout, gathered_layout, operand_layout, viewed, viewed_back, weight_layout
 from .operands import Operands
 from .ops import contract, reduce
-from .ops.reuse import permutation
 from .ops.table import Rule, dims, rule_of
+from .orient import orient_products
 from .placement import Placement, find_placement, placement_of
 from .state import settle_state
 from .wishes import Wishes
@@ -34,6 +34,7 @@ def assign_layouts(model: ir.Model, machine: Machine) -> ir.Model:
     about the rest. The dtypes must be assigned.
     """
     forms = Forms(machine)
+    orient_products(model)
     place_constants(model)
     work = _Assigner(model, forms)
     for node in list(model.graph):
@@ -162,10 +163,10 @@ def _reuse(work: _Assigner, node: ir.Node, rule: Rule) -> None:
     work.operands.lay_where_it_is(node, 0)
     work.operands.parameters(node)
     placed = placement_of(node.inputs[0])  # type: ignore[arg-type]
-    layout = _viewed(placed.layout, node, shape)
+    layout = viewed(placed.layout, node, shape)
     if layout is None:
         for wanted in (work.wishes.get(out), work.forms.matrix(shape, device_dtype(out), None)):
-            below = _viewed_back(wanted, node, placed.layout.shape)
+            below = viewed_back(wanted, node, placed.layout.shape)
             if below is not None:
                 work.operands.lay(node, 0, below)
                 layout = wanted
@@ -180,30 +181,6 @@ def _reuse(work: _Assigner, node: ir.Node, rule: Rule) -> None:
     work.result(out, layout, pad=placed.pad, parent=source.name)  # type: ignore[union-attr]
 
 
-def _viewed(layout: Layout, node: ir.Node, shape: tuple[int, ...]) -> Layout | None:
-    """The layout of the node's output where its input lies, None where elements would have to move."""
-    perm = permutation(node)
-    if perm is not None:
-        return layout.transposed(perm)
-    try:
-        return layout.reshaped(shape)
-    except LayoutError:
-        return None
-
-
-def _viewed_back(layout: Layout | None, node: ir.Node, shape: tuple[int, ...]) -> Layout | None:
-    """The layout that the node's input must have for its output to lie so."""
-    if layout is None:
-        return None
-    perm = permutation(node)
-    if perm is not None:
-        return layout.transposed([perm.index(i) for i in range(len(perm))])
-    try:
-        return layout.reshaped(shape)
-    except LayoutError:
-        return None
-
-
 def _gathered(work: _Assigner, node: ir.Node, rule: Rule) -> None:
     """Operands are collected from wherever they lie; outputs are dealt out in matrix layout."""
     node.metadata_props[GATHERED] = "1"
@@ -213,20 +190,7 @@ def _gathered(work: _Assigner, node: ir.Node, rule: Rule) -> None:
             work.operands.lay_where_it_is(node, i)
     for out in node.outputs:
         wish = work.wishes.get(out)
-        work.result(out, wish or work.forms.matrix(dims(out), device_dtype(out), _column(node, out)), pad="Dirty")
-
-
-def _column(node: ir.Node, out: ir.Value) -> int | None:
-    """Images keep their channels, axis 1, in the columns."""
-    return 1 if node.op_type in _CHANNELS and len(dims(out)) > 2 else None
-
-
-_CHANNELS = frozenset(
-    (
-        *("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalLpPool", "BatchNormalization", "LRN"),
-        *("InstanceNormalization", "GroupNormalization", "Resize", "Upsample", "DepthToSpace", "SpaceToDepth"),
-    )
-)
+        work.result(out, wish or gathered_layout(work.forms, node, out), pad="Dirty")
 
 
 def _move(work: _Assigner, node: ir.Node, rule: Rule) -> None:

@@ -6,8 +6,9 @@ import onnx_ir as ir
 
 from .dtypes import device_dtype
 from .forms import Forms
-from .layout import Layout
+from .layout import Layout, LayoutError
 from .ops import contract
+from .ops.reuse import permutation
 from .ops.table import dims
 
 
@@ -56,3 +57,45 @@ def weight_layout(forms: Forms, node: ir.Node) -> Layout:
     return forms.weight(
         dims(weight), device_dtype(weight), beside, device_dtype(data), axes.weight_axes, axes.weight_column
     )
+
+
+def viewed(layout: Layout, node: ir.Node, shape: tuple[int, ...]) -> Layout | None:
+    """The layout of the node's output where its input lies, None where elements would have to move."""
+    perm = permutation(node)
+    if perm is not None:
+        return layout.transposed(perm)
+    try:
+        return layout.reshaped(shape)
+    except LayoutError:
+        return None
+
+
+def viewed_back(layout: Layout | None, node: ir.Node, shape: tuple[int, ...]) -> Layout | None:
+    """The layout that the node's input must have for its output to lie so."""
+    if layout is None:
+        return None
+    perm = permutation(node)
+    if perm is not None:
+        return layout.transposed([perm.index(i) for i in range(len(perm))])
+    try:
+        return layout.reshaped(shape)
+    except LayoutError:
+        return None
+
+
+def gathered_layout(forms: Forms, node: ir.Node, out: ir.Value) -> Layout:
+    """Where a gathered node leaves an output that nobody has a wish for."""
+    return forms.matrix(dims(out), device_dtype(out), _column(node, out))
+
+
+def _column(node: ir.Node, out: ir.Value) -> int | None:
+    """Images keep their channels, axis 1, in the columns."""
+    return 1 if node.op_type in _CHANNELS and len(dims(out)) > 2 else None
+
+
+_CHANNELS = frozenset(
+    (
+        *("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalLpPool", "BatchNormalization", "LRN"),
+        *("InstanceNormalization", "GroupNormalization", "Resize", "Upsample", "DepthToSpace", "SpaceToDepth"),
+    )
+)

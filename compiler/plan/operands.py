@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from pfvm.compiler.signature import read_manifest
 from pfvm.passes.view import constant_tensor
 
 from .constants import constant_node
@@ -17,12 +16,6 @@ from .placement import DRAM, IMMEDIATE, Pad, Placement, find_placement, place, p
 from .wishes import Wishes
 
 
-def updated_state(model: ir.Model) -> set[ir.Value]:
-    """State that a call updates: what stands in its padding is what the last call left there."""
-    inputs = {value.name: value for value in model.graph.inputs}
-    return {inputs[entry.name] for entry in read_manifest(model) if entry.output and entry.name in inputs}
-
-
 class Operands:
     """Places values and inserts moves. A move stands before its first reader; later ones share it."""
 
@@ -30,7 +23,6 @@ class Operands:
         self.forms = forms
         self._graph = model.graph
         self._wishes = wishes
-        self._updated = updated_state(model)
         self._shared: dict[tuple[int, str, Layout | str], ir.Value] = {}
         self._numbers = {LAYOUT_SWITCH: 0, REFILL: 0, CAST: 0}
         self._costs = CostModel(forms.machine)
@@ -179,9 +171,10 @@ class Operands:
             self.place(value, layout, location=IMMEDIATE)
             return
         if value.is_initializer():
-            updated = value in self._updated
-            wish = self._wishes.get(value) if updated else self._wishes.source(value)
-            layout = wanted or wish or self.forms.matrix(dims(value), device_dtype(value), None)
+            updated = self._wishes.is_updated(value)
+            wish = self._wishes.source(value)
+            first, second = (wish, wanted) if updated else (wanted, wish)
+            layout = first or second or self.forms.matrix(dims(value), device_dtype(value), None)
             self.place(value, layout, "Dirty" if updated else "Zero", location=DRAM)
             return
         wish = self._wishes.source(value)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
+from pfvm.compiler.signature import read_manifest
 
 from .dtypes import device_dtype
 from .forms import Forms
-from .layout import Layout, LayoutError
+from .layout import Layout
 from .mngraph import CAST
-from .operand_layouts import operand_layout, weight_layout
+from .operand_layouts import gathered_layout, operand_layout, viewed, viewed_back, weight_layout
 from .ops import contract
-from .ops.reuse import permutation
 from .ops.table import dims, rule_of
+
+
+def updated_state(model: ir.Model) -> set[ir.Value]:
+    """State that a call updates: what stands in its padding is what the last call left there."""
+    inputs = {value.name: value for value in model.graph.inputs}
+    return {inputs[entry.name] for entry in read_manifest(model) if entry.output and entry.name in inputs}
 
 
 class Wishes:
@@ -21,7 +29,10 @@ class Wishes:
         self._forms = forms
         self._wishes: dict[ir.Value, Layout] = {}
         self._weights: dict[ir.Value, Layout] = {}
-        for node in reversed(list(model.graph)):
+        nodes = list(model.graph)
+        self._updated = updated_state(model)
+        self._state = self._of_state(nodes)
+        for node in reversed(nodes):
             self._ask(node)
 
     def get(self, value: ir.Value) -> Layout | None:
@@ -32,8 +43,48 @@ class Wishes:
         """The wish for an input or an initializer: that of its data readers, else that of products that it weighs.
 
         A weight's wish has copies in many cells, so it is for values that come from DRAM and not for computed ones.
+        State that a call updates lies as what it is updated with.
         """
+        if value in self._updated:
+            return self._state.get(value) or self._wishes.get(value)
         return self._wishes.get(value) or self._weights.get(value)
+
+    def is_updated(self, value: ir.Value) -> bool:
+        """Is it state that a call updates?"""
+        return value in self._updated
+
+    def _of_state(self, nodes: Sequence[ir.Node]) -> dict[ir.Value, Layout]:
+        """The layouts that gradients come in, carried on to the state that they update."""
+        known: dict[ir.Value, Layout] = {}
+        state: dict[ir.Value, Layout] = {}
+        for node in nodes:
+            kind = rule_of(node).kind
+            source = node.inputs[0] if node.inputs else None
+            if kind == "contract" and contract.is_local(node):
+                out = node.outputs[0]
+                known[out] = self._forms.matrix(dims(out), device_dtype(out))
+            elif kind in ("contract", "gathered"):
+                known.update((out, gathered_layout(self._forms, node, out)) for out in node.outputs)
+            elif kind == "reuse" and source in known:
+                layout = viewed(known[source], node, dims(node.outputs[0]))
+                if layout is not None:
+                    known[node.outputs[0]] = layout
+            elif kind == "elementwise" or node.op_type == CAST:
+                self._carry(node, known, state)
+        return state
+
+    def _carry(self, node: ir.Node, known: dict[ir.Value, Layout], state: dict[ir.Value, Layout]) -> None:
+        given = next((value for value in node.inputs if value is not None and value in known), None)
+        if given is None:
+            return
+        for value in (*node.inputs, *node.outputs):
+            if value is None or dims(value) != dims(given):
+                continue
+            layout = self._forms.convert(known[given], device_dtype(given), device_dtype(value))
+            if value in self._updated:
+                state.setdefault(value, layout)
+            elif value.producer() is node:
+                known.setdefault(value, layout)
 
     def _ask(self, node: ir.Node) -> None:
         kind = rule_of(node).kind
@@ -79,11 +130,8 @@ class Wishes:
         source, wish = node.inputs[0], wishes.get(node.outputs[0])
         if source is None or wish is None:
             return
-        perm = permutation(node)
-        try:
-            if perm is None:
-                wishes[source] = wish.reshaped(dims(source))
-            else:
-                wishes[source] = wish.transposed([perm.index(i) for i in range(len(perm))])
-        except LayoutError:
+        layout = viewed_back(wish, node, dims(source))
+        if layout is None:
             wishes.pop(source, None)
+        else:
+            wishes[source] = layout

@@ -58,6 +58,19 @@ def to_ort(array: np.ndarray) -> onnxruntime.OrtValue:
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(buffer, int(dtype))
 
 
+def reshaped(value: onnxruntime.OrtValue, shape: tuple[int, ...]) -> onnxruntime.OrtValue:
+    """The same memory, of a float32 tensor on the CPU, in another shape."""
+    return to_ort(np.asarray(_Memory(value, shape)))
+
+
+class _Memory:
+    """What numpy needs to see an OrtValue's memory; the array keeps the OrtValue alive."""
+
+    def __init__(self, owner: onnxruntime.OrtValue, shape: tuple[int, ...]) -> None:
+        self._owner = owner
+        self.__array_interface__ = {"shape": shape, "typestr": "<f4", "data": (owner.data_ptr(), False), "version": 3}
+
+
 def from_ort(value: onnxruntime.OrtValue) -> Any:
     """The OrtValue as an array of its own type; None for an absent optional; a list for a sequence."""
     if not value.has_value():
@@ -66,7 +79,8 @@ def from_ort(value: onnxruntime.OrtValue) -> Any:
         return value.numpy() if not value.is_tensor_sequence() else value._ortvalue.to_list()
     dtype = ir.DataType(value.element_type())
     if dtype not in RAW_TYPES:
-        return value.numpy()
+        # An array that lies under the value keeps the memory alive; a view of the value would not.
+        return value.numpy() if value._numpy_obj is None else value._numpy_obj
     shape = tuple(value.shape())
     size = (math.prod(shape) * dtype.bitwidth + 7) // 8
     raw = ctypes.string_at(value.data_ptr(), size) if size else b""

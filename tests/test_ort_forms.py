@@ -184,7 +184,8 @@ UPDATE = """<ir_version: 8, opset_import: ["" : 18, "pfvm" : 1]> agraph (
         ([512, 128], "Sub (w, b)", 1),
         ([64, 64], "Add (w, b)", 0),
         ([65536], "Add (w, b)", 0),
-        ([256, 256, 3], "Add (w, b)", 0),
+        ([256, 256, 3], "Add (w, b)", 2),  # as matrices: short rows
+        ([256, 16, 2, 16], "Sub (w, b)", 1),
     ],
 )
 def test_updates_of_large_parameters_are_bit_equal(shape: list[int], end: str, gated: int) -> None:
@@ -194,6 +195,33 @@ def test_updates_of_large_parameters_are_bit_equal(shape: list[int], end: str, g
     expected, got = evaluate(read_model(model(text)), feeds), OrtExecutable(read_model(model(text)))(feeds)
     for name, value in expected.items():
         np.testing.assert_array_equal(got[name], value)
+        assert got[name].shape == value.shape
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("s = Where (c, x, w) y = Add (z, s)", ["If"]),
+        ("s = Where (c, x, w) y = Sub (s, z)", ["If"]),
+        ("s = Where (c, x, w) y = Mul (s, s)", ["If", "Mul"]),
+        ("s = Where (c, x, w) y = Exp (s)", ["Exp", "If"]),
+        ("y = Where (c, x, w)", ["If"]),
+        ("one = Constant <value = float[1] {1}> () s = Where (c, x, one) y = Add (z, s)", ["Add", "Where"]),
+        ("d = Less (x, w) s = Where (d, x, w) y = Add (z, s)", ["Add", "Less", "Where"]),
+    ],
+)
+def test_selection_by_a_number(lines: str, found: list[str]) -> None:
+    shape = "[256, 256]"
+    text = f"""<ir_version: 8, opset_import: ["" : 18]> agraph (
+        bool c, float{shape} x, float{shape} w, float{shape} z, float[2,16,2,2] i, float[16,16,1,1] k)
+        => (float{shape} y, float[2,16,2,2] o) {{ {lines} o = ConvTranspose (i, k) }}"""
+    of_model = with_fast_forms(read_model(model(text))).graph
+    kinds = {"If", "Where", "Add", "Sub", "Mul", "Exp", "Less"}
+    assert sorted(node.op_type for node in of_model if node.op_type in kinds) == found
+    for condition in (False, True):
+        feeds = inputs(model(text), 0) | {"c": np.array(condition)}
+        expected, got = evaluate(read_model(model(text)), feeds), OrtExecutable(read_model(model(text)))(feeds)
+        np.testing.assert_array_equal(got["y"], expected["y"])
 
 
 def test_a_product_that_is_needed_elsewhere_stays() -> None:

@@ -10,18 +10,20 @@ from pfvm.passes.rewriter import SEALED_DOMAIN, Rewriter
 from pfvm.passes.rules import Rule, apply_rules
 from pfvm.passes.view import constant_tensor
 
+from .branches import selection_by_number
 from .convolution import convolution
 from .input_gradient import input_gradient
-from .relu_gradient import is_relu_gradient, relu_gradient
-from .scaled_sums import inline_update, is_update, scaled_sum
+from .relu_gradient import relu_gradient
+from .scaled_sums import inline_update, scaled_sum
 
 RULES: dict[str, list[Rule]] = {
     "Conv": [convolution],
     "ConvTranspose": [input_gradient],
+    "Where": [selection_by_number],
     "Add": [scaled_sum],
 }
 # Calls of the functions that passes make.
-_CALLS = ((is_relu_gradient, relu_gradient), (is_update, inline_update))
+_CALLS: tuple[Rule, ...] = (relu_gradient, inline_update)
 
 
 def with_fast_forms(model: ir.Model) -> ir.Model:
@@ -36,9 +38,10 @@ def with_fast_forms(model: ir.Model) -> ir.Model:
     rw = Rewriter(copy)
     for graph in list(rw.scopes()):
         for node in list(graph):
-            for is_call, rule in _CALLS:
-                if is_call(node) and not rw.in_function(node) and rule(node, rw):
-                    rw.matched(rule.__name__)
+            if node.domain == SEALED_DOMAIN and not rw.in_function(node):
+                for rule in _CALLS:
+                    if node.graph is not None and rule(node, rw):
+                        rw.matched(rule.__name__)
     apply_rules(rw, RULES)
     return copy if rw.matches else model
 

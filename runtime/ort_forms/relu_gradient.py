@@ -9,14 +9,11 @@ import onnx_ir as ir
 from pfvm.passes.dims import static_shape
 from pfvm.passes.rewriter import SEALED_DOMAIN, Rewriter
 
+from .branches import either
+
 # Where goes through the elements three times, on one thread. Measured, two threads: 524,288 elements 2.3 → 0.55 ms,
 # 131,072 0.6 → 0.28, 16,384 0.1 → 0.14.
 _FEWEST_ELEMENTS = 1 << 15
-
-
-def is_relu_gradient(node: ir.Node) -> bool:
-    """A call of the function of fuse-relu-gradient for float32."""
-    return node.domain == SEALED_DOMAIN and node.op_type == "ReluGrad"
 
 
 def relu_gradient(node: ir.Node, rw: Rewriter) -> bool:
@@ -24,6 +21,8 @@ def relu_gradient(node: ir.Node, rw: Rewriter) -> bool:
 
     Equal, zeros' signs aside: 0 · g is 0 for every finite g, and the sum of all elements is not a number if one is not.
     """
+    if node.domain != SEALED_DOMAIN or node.op_type != "ReluGrad":
+        return False
     y, gradient = node.inputs
     shape = static_shape(node.outputs[0])
     if y is None or gradient is None or shape is None or math.prod(shape) < _FEWEST_ELEMENTS:
@@ -35,15 +34,7 @@ def relu_gradient(node: ir.Node, rw: Rewriter) -> bool:
     on = rw.op("Cast", rw.op("Not", off, at=node).outputs[0], at=node, to=ir.DataType.FLOAT.value).outputs[0]
     product = rw.op("Mul", gradient, on, at=node).outputs[0]
     total = rw.op("ReduceSum", product, at=node, keepdims=0).outputs[0]
-    exact = ir.Node("", "Where", [off, zero, gradient], name=rw.unique_name(f"{node.name}_exact"))
-    same = ir.Node("", "Identity", [product], name=rw.unique_name(f"{node.name}_same"))
-    branches = {}
-    for attribute, inner in (("then_branch", exact), ("else_branch", same)):
-        out = inner.outputs[0]
-        out.name = rw.unique_name(f"{inner.name}_out")
-        out.type, out.shape = gradient.type, ir.Shape(shape)
-        branches[attribute] = ir.Graph([], [out], nodes=[inner], name=inner.name)
     is_nan = rw.op("IsNaN", total, at=node).outputs[0]
-    attributes = [ir.AttrGraph(name, graph) for name, graph in branches.items()]
-    rw.replace(node, rw.op("If", is_nan, at=node, attributes=attributes).outputs[0])
+    exact, same = ir.Node("", "Where", [off, zero, gradient]), ir.Node("", "Identity", [product])
+    rw.replace(node, either(is_nan, exact, same, node.outputs[0], node, rw))
     return True

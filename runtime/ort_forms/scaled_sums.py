@@ -12,20 +12,37 @@ from pfvm.passes.rewriter import SEALED_DOMAIN, Rewriter
 from pfvm.passes.view import constant_tensor
 from pfvm.runtime.ort_expand.kernels import kernels_at
 
+from .columns import reshape
+
 # An operator of ONNX Runtime's own: X + Y · gate, one gate for each row; the product is rounded before it is added, as
 # by Mul and Add. Measured, a step of SGD with momentum: 768×768 447 → 251 µs on two threads, 478 → 307 on one; 256×1024
 # 256 → 166; but 64×64 44 → 85.
 _DOMAIN, _OPERATOR = "com.microsoft", "GatedAdd"
 _FEWEST_ELEMENTS = 1 << 16
 _SHORTEST_ROW = 64
-_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Sqrt", "Neg", "Max", "Min", "Abs", "Sign"})
+_ARITHMETIC = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Sqrt", "Neg", "Max", "Min", "Abs", "Sign", "Pow", "Cast", "Where"}
+)
 
 
-def is_update(node: ir.Node) -> bool:
-    """A call of one of the functions of fuse-optimizer-update, for a parameter that is large enough."""
-    if node.domain != SEALED_DOMAIN or not node.op_type.rstrip("0123456789").endswith("Update") or not node.outputs:
-        return False
-    return _is_large(node.outputs[0])
+def _as_matrix(node: ir.Node, rw: Rewriter) -> list[int] | None:
+    """The shape as a matrix of a large parameter with short rows, as a convolution's, where nobody minds.
+
+    Its new values leave the graph in that shape, for to give them their own is another walk over memory.
+    `OrtExecutable` does that. A body's results are carried on, and other readers would see the shape.
+    """
+    shape = static_shape(node.outputs[0])
+    if shape is None or len(shape) < 3 or shape[-1] >= _SHORTEST_ROW or node.outputs[0].dtype != ir.DataType.FLOAT:
+        return None
+    matrix = [shape[0], math.prod(shape[1:])]
+    if matrix[1] < _SHORTEST_ROW or math.prod(shape) < _FEWEST_ELEMENTS:
+        return None
+    if any(static_shape(value) not in (shape, (), (1,)) for value in node.inputs if value is not None):
+        return None
+    results = rw.model.graph.outputs if node.graph is rw.model.graph else []
+    tensors = [value for value in node.outputs if static_shape(value) not in ((), (1,))]
+    is_free = all(static_shape(v) == shape and not v.uses() and results.count(v) == 1 for v in tensors)
+    return matrix if is_free else None
 
 
 def _is_large(value: ir.Value) -> bool:
@@ -46,18 +63,32 @@ def _has_kernel() -> bool:
 
 
 def inline_update(node: ir.Node, rw: Rewriter) -> bool:
-    """The call of an update becomes the operators of its function, for the rule below to see."""
+    """The call of an update of a large parameter becomes the operators of its function, for the rule below to see."""
     function = rw.model.functions.get(node.op_identifier())
-    if function is None or function.attributes or not _has_kernel():
+    if node.domain != SEALED_DOMAIN or not node.op_type.rstrip("0123456789").endswith("Update"):
         return False
-    values: dict[ir.Value | None, ir.Value | None] = {None: None, **dict(zip(function.inputs, node.inputs))}
+    matrix = _as_matrix(node, rw)
+    if (
+        function is None
+        or function.attributes
+        or not _has_kernel()
+        or (matrix is None and not _is_large(node.outputs[0]))
+    ):
+        return False
+    operands = [
+        reshape(v, matrix, node, rw)
+        if matrix is not None and v is not None and static_shape(v) not in ((), (1,))
+        else v
+        for v in node.inputs
+    ]
+    values: dict[ir.Value | None, ir.Value | None] = {None: None, **dict(zip(function.inputs, operands))}
     for inner in function:
         tensor = constant_tensor(inner.outputs[0])
         if tensor is not None:
             values[inner.outputs[0]] = rw.constant(tensor.numpy(), f"{node.outputs[0].name}_constant", node)
             continue
-        operands = [values[value] for value in inner.inputs]
-        copy = rw.op(inner.op_type, *operands, at=node, attributes=list(inner.attributes.values()))
+        inputs = [values[value] for value in inner.inputs]
+        copy = rw.op(inner.op_type, *inputs, at=node, attributes=list(inner.attributes.values()))
         values[inner.outputs[0]] = _typed(copy)
     rw.replace(node, *(values[value] for value in function.outputs))
     return True
@@ -65,13 +96,15 @@ def inline_update(node: ir.Node, rw: Rewriter) -> bool:
 
 def _typed(node: ir.Node) -> ir.Value:
     """The result of an elementwise operator, with its type and shape where it is arithmetic of known operands."""
-    out, first = node.outputs[0], node.inputs[0]
-    shapes = [static_shape(value) for value in node.inputs if value is not None]
-    if node.op_type in _ARITHMETIC and first is not None and None not in shapes:
+    out, shapes = node.outputs[0], [static_shape(value) for value in node.inputs if value is not None]
+    like = node.inputs[1] if node.op_type == "Where" else node.inputs[0]
+    if node.op_type in _ARITHMETIC and like is not None and None not in shapes:
         out.type, out.shape = (
-            first.type,
+            like.type,
             ir.Shape(np.broadcast_shapes(*(shape for shape in shapes if shape is not None))),
         )
+        if node.op_type == "Cast":
+            out.type = ir.TensorType(ir.DataType(node.attributes["to"].as_int()))
     return out
 
 

@@ -22,7 +22,7 @@ def test_version_and_help(pfvm: Pfvm) -> None:
 
     assert pfvm("--version").out == f"pfvm {package.__version__}\n"
     shown = pfvm("--help").out
-    for command in ("export", "compile", "grad", "loop", "run", "check", "passes", "ops", "devices", "view"):
+    for command in ("export", "compile", "grad", "loop", "plan", "run", "check", "passes", "ops", "devices", "view"):
         assert f"  {command} " in shown
     assert "no such option" in one_line(pfvm("run", "--nope")).lower()
     assert "frobnicate" in one_line(pfvm("frobnicate"))

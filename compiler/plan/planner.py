@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx_ir as ir
-from pfvm.errors import NotBuiltError
 from pfvm.passes.constant_subgraph import Evaluate
 
 from .dtypes import assign_dtypes
@@ -15,6 +14,7 @@ from .layouts import assign_layouts
 from .machine import Machine, load_machine
 from .plan_options import PlanOptions
 from .prepare import prepare
+from .schedule.scheduler import schedule
 
 
 @dataclass
@@ -37,8 +37,19 @@ def plan(
 
     Raises OptionError, InputError or UnsupportedOpError for what cannot be planned, naming option, input or node.
     """
-    laid = lay_out(model, options, evaluate)
-    raise NotBuiltError(f"the scheduler {laid.options.scheduler} is not built yet in this version of pfvm")
+    planned = lay_out(model, options, evaluate)
+    chosen = planned.options
+    found = schedule(
+        planned.model,
+        planned.machine,
+        chosen.scheduler,
+        sram_budget=chosen.sram_budget,
+        search_steps=chosen.search_steps,
+        time_budget=chosen.time_budget,
+        seed=chosen.seed,
+    )
+    planned.report["schedule"] = asdict(found)
+    return planned
 
 
 def lay_out(

@@ -107,7 +107,7 @@ class _Dram:
                 continue
             old = self.reading.buffer_of[state]
             first = min(self.stored_at[each] for each in (buffer, *self.slices.get(buffer, ())))
-            if self._size(old) == self._size(buffer) and self.last_read.get(old, -1) <= first:
+            if self._rounded(old) == self._rounded(buffer) and self.last_read.get(old, -1) <= first:
                 fixed[buffer] = fixed[old]
                 return True
         return False
@@ -128,12 +128,16 @@ class _Dram:
         """A whole that is put together from slices has them one behind the other."""
         parts = self.slices.get(buffer)
         if parts:
-            return sum(map(self._size, parts))
+            return sum(map(self._rounded, parts))
         return dram_size(placement_of(self.reading.roots[buffer]), self.machine)
+
+    def _rounded(self, buffer: int) -> int:
+        size, unit = self._size(buffer), self.memory.granularity
+        return -(-size // unit) * unit
 
     def _parts(self, whole: int, start: int) -> dict[int, int]:
         result = {}
         for part in self.slices.get(whole, ()):
             result[part] = start
-            start += self._size(part)
+            start += self._rounded(part)
         return result

@@ -15,6 +15,7 @@ from pfvm.compiler.plan.state import STATE
 from .dram import plan_dram
 from .reading import Reading, new_copy
 from .simulation import Step
+from .slicing import TIMED
 
 LOCAL_SUFFIX = "_Local"
 
@@ -31,6 +32,7 @@ class _Emission:
         self.model, self.machine, self.reading, self.steps = model, machine, reading, steps
         self.memories = [memory.name for memory in machine.local_memories]
         self.dram = plan_dram(model, machine, reading, steps)
+        self.layouts = [placement_of(root).layout for root in reading.roots]  # as they are in local memories
         self.copies: list[dict[str, dict[ir.Value, ir.Value]]] = [{} for _ in reading.roots]
         self.nodes: list[ir.Node] = []
         self.used: set[ir.Node] = set()  # nodes of the unscheduled graph that stand in the new one
@@ -84,7 +86,7 @@ class _Emission:
     def _place_stored(self) -> None:
         for b, root in enumerate(self.reading.roots):
             if root.producer() is None and b in self.dram:
-                self._at(root, DRAM, self.dram[b])
+                self._in_dram(root, b)
                 self.copies[b][DRAM] = {root: root}
 
     # ---- steps
@@ -103,7 +105,7 @@ class _Emission:
             if b is None:
                 continue
             if b in op.stores:
-                self._at(new, DRAM, self.dram[b], parent=operands[0].name if operands[0] is not None else None)
+                self._in_dram(new, b, parent=operands[0].name if operands[0] is not None else None)
                 self.copies[b][DRAM] = {old: new}
                 if not again and old in self.output_names:
                     new.name = self.output_names[old]
@@ -128,6 +130,8 @@ class _Emission:
             number = self.input_numbers.pop(root, None)
             out = self._moved(DOWNLOAD, source, number)
         self._at(out, memory, step.addresses[0])
+        if split is None:
+            move(out, layout=self.layouts[step.subject])
         self.copies[step.subject][memory] = {root: out}
 
     def _upload(self, step: Step) -> None:
@@ -135,7 +139,7 @@ class _Emission:
         source = self._named(root, self.memories[step.memory])
         name = self.output_names.get(root)
         out = self._moved(UPLOAD, source, None, name)
-        self._at(out, DRAM, self.dram[step.subject])
+        self._in_dram(out, step.subject)
         self.copies[step.subject][DRAM] = {root: out}
 
     def _copy(self, step: Step) -> None:
@@ -230,6 +234,13 @@ class _Emission:
     def _count(self, kind: str) -> int:
         self.counts[kind] += 1
         return self.counts[kind] - 1
+
+    def _in_dram(self, value: ir.Value, buffer: int, parent: str | None = None) -> None:
+        """What is read or written there in slices has its layout in DRAM with a subaxis of level Time."""
+        self._at(value, DRAM, self.dram[buffer], parent)
+        timed = self.reading.roots[buffer].meta.get(TIMED)
+        if timed is not None:
+            move(value, layout=timed)
 
     def _at(self, value: ir.Value, memory: str, start: int, parent: str | None = None) -> None:
         address = address_in_units(start, self.machine.memory(memory))

@@ -90,7 +90,7 @@ class _Reader:
             result.operands[node] = tuple(node.inputs)
             if self._is_head(node):
                 result.head.append(node)
-            elif REUSES in node.metadata_props:
+            elif REUSES in node.metadata_props and not _is_concat(node):
                 self._view(node)
             elif node.op_type == INPUT_SPLIT and is_move(node):
                 result.splits[self._root(node.outputs[0])] = node
@@ -139,7 +139,7 @@ class _Reader:
         self.reading.views[out] = node
 
     def _op(self, node: ir.Node) -> Op:
-        if node.op_type == OUTPUT_CONCAT and is_move(node):
+        if _is_concat(node):
             slices = tuple(self.reading.buffer_of[value] for value in node.inputs if value is not None)
             return Op((), slices, (), stores=(self._root(node.outputs[0]),), moves=True)
         buffers = [None if value is None else self._buffer_of(value, node) for value in node.inputs]
@@ -161,14 +161,8 @@ class _Reader:
             tuple(b for b in streams if b not in reads),
             writes,
             moves=through,
-            repeatable=self._pure(node),
+            repeatable=is_pure(node, self.model),
         )
-
-    def _pure(self, node: ir.Node) -> bool:
-        if is_move(node):
-            return True
-        imports = self.model.opset_imports
-        return effect(node, lambda _, domain: imports.get(domain), self.model.functions, {}) == Effect.PURE
 
     def _size(self, buffer: int) -> int:
         return placement_of(self.roots[buffer]).layout.num_lw(self.granularity)
@@ -209,6 +203,17 @@ class _Reader:
             if find_placement(out) is not None:
                 move(out, location=self.here if op.moves else self.there)
         return Op(op.reads, op.streams, op.writes, op.stores, self.cycles(node), op.moves, op.repeatable)
+
+
+def _is_concat(node: ir.Node) -> bool:
+    return node.op_type == OUTPUT_CONCAT and is_move(node)
+
+
+def is_pure(node: ir.Node, model: ir.Model) -> bool:
+    """Does the node give the same whenever it runs?"""
+    if is_move(node):
+        return True
+    return effect(node, lambda _, domain: model.opset_imports.get(domain), model.functions, {}) == Effect.PURE
 
 
 def new_copy(value: ir.Value, name: str) -> ir.Node:

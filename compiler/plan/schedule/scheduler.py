@@ -19,6 +19,7 @@ from .emission import emit
 from .reading import NodeCycles, Reading, StreamedInputs, read_problem
 from .search import Found, StoppedBy, auto_recompute_sa, spill_opt
 from .simulation import Policy, Simulation, Unschedulable
+from .slicing import slice_in_time
 
 Scheduler = Literal["always_from_dram", "reuse_consecutive", "spill_opt", "auto_recompute_sa"]
 
@@ -28,7 +29,8 @@ class Schedule:
     """What a scheduler found. cycles: of all nodes and moves, one after the other. candidates: simulations made.
 
     stopped_by: "steps" or "time" for a search, "none" for a scheduler that does not search. peak: long words live at
-    most in each local memory. moves: how many of each kind it inserted.
+    most in each local memory. moves: how many of each kind it inserted. sliced: nodes
+    that run in time slices.
     """
 
     scheduler: Scheduler
@@ -39,6 +41,7 @@ class Schedule:
     seconds: float
     peak: dict[str, int]
     moves: dict[str, int]
+    sliced: int
 
 
 def schedule(
@@ -67,7 +70,10 @@ def schedule(
         )
     begun = time.perf_counter()
     limit = local_limit(machine, sram_budget)
-    reading = read_problem(model, machine, streams or streamed_inputs, cycles or node_cycles(machine), limit)
+    streams = streams or streamed_inputs
+    room = limit or min(memory.size for memory in machine.local_memories)
+    sliced = slice_in_time(model, machine, room, streams)
+    reading = read_problem(model, machine, streams, cycles or node_cycles(machine), limit)
     try:
         found = _SCHEDULERS[scheduler](reading, model, search_steps, time_budget, seed)
     except Unschedulable as problem:
@@ -82,6 +88,7 @@ def schedule(
         time.perf_counter() - begun,
         _peaks(machine, found.simulation),
         _moves(found.simulation),
+        sliced,
     )
 
 

@@ -1,0 +1,303 @@
+"""Time slices: a node whose operands and results do not fit a local memory becomes one node per slice.
+
+What is sliced stays in DRAM as a whole, with a subaxis of level Time. MNCoreInputSplit brings a slice, and
+MNCoreOutputConcat puts the slices of a result together again; where the next node is sliced alike, slices pass from
+node to node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+from pfvm.compiler.plan.layout import Layout
+from pfvm.compiler.plan.machine import Machine
+from pfvm.compiler.plan.mngraph import (
+    CAST,
+    DOMAIN,
+    GATHERED,
+    INPUT_SPLIT,
+    LAYOUT_SWITCH,
+    OUTPUT_CONCAT,
+    REFILL,
+    REUSES,
+    is_move,
+    move_node,
+)
+from pfvm.compiler.plan.ops import contract, reduce
+from pfvm.compiler.plan.ops.table import rank, rule_of
+from pfvm.compiler.plan.placement import DRAM, IMMEDIATE, Placement, find_placement, place, placement_of
+
+from .cuts import Cut, cuts, slice_layout, timed_layout
+from .reading import StreamedInputs, is_pure
+
+TIMED = "pfvm.timed"
+"""In `value.meta`: the layout that the whole has in DRAM, because slices of it are read or written there."""
+
+MOST_SLICES = 400
+
+
+def slice_in_time(model: ir.Model, machine: Machine, limit: int, streams: StreamedInputs) -> int:
+    """Slices every node that does not fit `limit` long words of a local memory and can be sliced; how many there were.
+
+    A node that cannot be stays as it is: the schedule names it.
+    """
+    return _Slicer(model, machine, limit, streams).run()
+
+
+class _Slicer:
+    def __init__(self, model: ir.Model, machine: Machine, limit: int, streams: StreamedInputs) -> None:
+        self.model, self.graph, self.limit, self.streams = model, model.graph, limit, streams
+        self.granularity = max(memory.granularity for memory in machine.local_memories)
+        self.one_memory = len(machine.local_memories) == 1
+        self.cuts: dict[ir.Value, Cut] = {}  # of values that are in DRAM in slices
+        self.slices: dict[ir.Value, list[ir.Value]] = {}
+
+    def run(self) -> int:
+        count = 0
+        for node in list(self.graph):
+            if self._may_be_cut(node) and not self._fits(node, None):
+                cut = self._choose(node)
+                if cut is not None:
+                    self._cut(node, cut)
+                    count += 1
+        for node in reversed(list(self.graph)):
+            if node.op_type in (OUTPUT_CONCAT, INPUT_SPLIT) and is_move(node) and not _is_used(node.outputs[0]):
+                self.graph.remove(node, safe=True)
+        return count
+
+    def _may_be_cut(self, node: ir.Node) -> bool:
+        placed = [find_placement(out) for out in node.outputs]
+        if any(placement is None or placement.location == IMMEDIATE for placement in placed):
+            return False
+        plain = not is_move(node) or node.op_type in (CAST, REFILL, LAYOUT_SWITCH)
+        return plain and REUSES not in node.metadata_props and is_pure(node, self.model)
+
+    # ---- what fits
+
+    def _fits(self, node: ir.Node, cut: Cut | None) -> bool:
+        operands = self._operand_cuts(node, cut) if cut else [None] * len(node.inputs)
+        read = {v: self._size(v, c) for v, c in zip(node.inputs, operands) if v is not None and self._is_local(node, v)}
+        may_stream = {node.inputs[i] for i in self.streams(node)}
+        for value, operand in zip(node.inputs, operands):
+            if value in may_stream and operand is None:
+                read.pop(value, None)  # what is computed can be read from DRAM, too
+        written = sum(self._size(out, cut) for out in node.outputs)
+        return self._fit(sum(read.values()), written)
+
+    def _fit(self, read: int, written: int) -> bool:
+        return read + written <= self.limit if self.one_memory else max(read, written) <= self.limit
+
+    def _size(self, value: ir.Value, cut: Cut | None) -> int:
+        layout = placement_of(value).layout
+        cut_layout = slice_layout(layout, cut, 0) if cut else layout
+        return (cut_layout or layout).num_lw(self.granularity)
+
+    def _is_local(self, node: ir.Node, value: ir.Value) -> bool:
+        return placement_of(value).location != IMMEDIATE
+
+    # ---- which cut
+
+    def _choose(self, node: ir.Node) -> Cut | None:
+        """The cut with fewest slices that fits and that all operands allow; those that operands have already first."""
+        candidates = sorted(
+            (cut for cut in self._candidates(node) if cut.count <= MOST_SLICES and self._fits(node, cut)),
+            key=lambda cut: (not self._is_shared(node, cut), cut.count),
+        )
+        return next(iter(candidates), None)
+
+    def _candidates(self, node: ir.Node) -> Iterator[Cut]:
+        layout = placement_of(node.outputs[0]).layout
+        for axis in range(len(layout.shape)):
+            for cut in cuts(layout, axis):
+                try:
+                    operands = self._operand_cuts(node, cut)
+                except _Uncuttable:
+                    continue
+                if all(self._allows(value, operand, node) for value, operand in zip(node.inputs, operands)) and all(
+                    out.shape == node.outputs[0].shape and self._has_all_slices(out, cut) for out in node.outputs
+                ):
+                    yield cut
+
+    def _operand_cuts(self, node: ir.Node, cut: Cut) -> list[Cut | None]:
+        axes = operand_axes(node, cut.axis)
+        return [None if axis is None else cut.on(axis) for axis in axes]
+
+    def _allows(self, value: ir.Value | None, cut: Cut | None, node: ir.Node) -> bool:
+        if value is None or cut is None:
+            return True
+        if placement_of(value).location == IMMEDIATE or not self._has_all_slices(value, cut):
+            return False
+        known = self.cuts.get(value)
+        return known == cut if known is not None else self._can_be_timed(value)
+
+    def _can_be_timed(self, value: ir.Value) -> bool:
+        """Is it a memory of its own, which nobody reads from DRAM otherwise?"""
+        maker = value.producer()
+        if maker is not None and (REUSES in maker.metadata_props or (is_move(maker) and maker.op_type == INPUT_SPLIT)):
+            return False
+        for reader, index in value.uses():
+            if REUSES in reader.metadata_props or (
+                placement_of(value).location == DRAM and index in self.streams(reader)
+            ):
+                return False
+        return True
+
+    def _has_all_slices(self, value: ir.Value, cut: Cut) -> bool:
+        layout = placement_of(value).layout
+        return all(slice_layout(layout, cut, number) is not None for number in range(cut.count))
+
+    def _is_shared(self, node: ir.Node, cut: Cut) -> bool:
+        pairs = zip(node.inputs, self._operand_cuts(node, cut))
+        return any(
+            value is not None and operand is not None and self.cuts.get(value) == operand for value, operand in pairs
+        )
+
+    # ---- cutting
+
+    def _cut(self, node: ir.Node, cut: Cut) -> None:
+        operands = self._operand_cuts(node, cut)
+        made: list[list[ir.Value]] = [[] for _ in node.outputs]
+        for number in range(cut.count):
+            inputs = [
+                value if value is None or operand is None else self._slice(node, value, operand, number)
+                for value, operand in zip(node.inputs, operands)
+            ]
+            outputs = [_part(out, cut, number, f"{out.name}_Time_{number}") for out in node.outputs]
+            self.graph.insert_before(node, _like(node, inputs, outputs, f"Time_{number}"))
+            for parts, part in zip(made, outputs):
+                parts.append(part)
+        for out, parts in zip(node.outputs, made):
+            self._put_together(node, out, parts, cut)
+        self.graph.remove(node, safe=True)
+
+    def _slice(self, node: ir.Node, value: ir.Value, cut: Cut, number: int) -> ir.Value:
+        if value not in self.slices:
+            self._mark(value, cut)
+            parts = []
+            for i in range(cut.count):
+                split = move_node(INPUT_SPLIT, value, f"{value.name}_InputSplit_{i}", _attributes(value, cut, [i]))
+                _become_part(split.outputs[0], value, cut, i)
+                self.graph.insert_before(node, split)
+                parts.append(split.outputs[0])
+            self.slices[value] = parts
+        return self.slices[value][number]
+
+    def _put_together(self, node: ir.Node, out: ir.Value, parts: list[ir.Value], cut: Cut) -> None:
+        whole = ir.Node(
+            DOMAIN,
+            OUTPUT_CONCAT,
+            parts,
+            _attributes(out, cut, None),
+            overload=str(cut.count),
+            num_outputs=1,
+            name=f"{out.name}_OutputConcat",
+            metadata_props={REUSES: "1"},
+        )
+        new = whole.outputs[0]
+        name, out.name = out.name, f"{out.name}_whole"
+        new.name, new.type, new.shape = name, out.type, out.shape
+        new.meta.update(out.meta)
+        new.metadata_props.update(out.metadata_props)
+        self.graph.insert_before(node, whole)
+        out.replace_all_uses_with(new, replace_graph_outputs=True)
+        self._mark(new, cut)
+        self.slices[new] = parts
+
+    def _mark(self, value: ir.Value, cut: Cut) -> None:
+        self.cuts[value] = cut
+        value.meta[TIMED] = timed_layout(placement_of(value).layout, cut)
+
+
+class _Uncuttable(Exception):
+    """The node computes across this axis."""
+
+
+def operand_axes(node: ir.Node, axis: int) -> list[int | None]:
+    """For every input the axis that an output's axis comes from; None for an input that every slice reads whole.
+
+    Raises _Uncuttable where one element of the output needs several of that axis.
+    """
+    kind = rule_of(node).kind
+    if GATHERED in node.metadata_props:
+        raise _Uncuttable
+    if kind == "elementwise" or kind == "move":
+        return [_broadcast_axis(node, value, axis) for value in node.inputs]
+    if kind == "reduce":
+        return [_reduced_axis(node, axis), *(None for _ in node.inputs[1:])]
+    if kind == "contract" and contract.is_local(node):
+        return _product_axes(node, axis)
+    raise _Uncuttable
+
+
+def _broadcast_axis(node: ir.Node, value: ir.Value | None, axis: int) -> int | None:
+    if value is None or value.shape is None:
+        return None
+    own = axis - (rank(node.outputs[0]) - rank(value))
+    return own if own >= 0 and (value.shape[own] != 1 or node.outputs[0].shape[axis] == 1) else None  # type: ignore[index]
+
+
+def _reduced_axis(node: ir.Node, axis: int) -> int:
+    reduced = reduce.reduced_axes(node)
+    if rank(node.outputs[0]) == rank(node.inputs[0]):
+        if axis in reduced:
+            raise _Uncuttable
+        return axis
+    return [i for i in range(rank(node.inputs[0])) if i not in reduced][axis]
+
+
+def _product_axes(node: ir.Node, axis: int) -> list[int | None]:
+    last = rank(node.outputs[0]) - 1
+    product = contract.product(node)
+    if axis == last or (node.op_type == "Gemm" and product.data_column != 1):
+        raise _Uncuttable
+    weight = next(
+        (i for i, source in enumerate(product.weight_axes) if source == axis and i != product.weight_contracted), None
+    )
+    return [axis, weight, *(_broadcast_axis(node, value, axis) for value in node.inputs[2:])]
+
+
+# ---- values and nodes
+
+
+def _part(out: ir.Value, cut: Cut, number: int, name: str) -> ir.Value:
+    part = ir.Value(name=name, type=out.type)
+    part.meta.update(out.meta)
+    _become_part(part, out, cut, number)
+    return part
+
+
+def _become_part(part: ir.Value, whole: ir.Value, cut: Cut, number: int) -> None:
+    placement = placement_of(whole)
+    layout: Layout | None = slice_layout(placement.layout, cut, number)
+    assert layout is not None, "a cut is only chosen where all slices are"
+    part.shape = ir.Shape(layout.shape)
+    pad = placement.pad if layout.is_padded else None
+    place(part, Placement(layout, placement.dtype, None, None, pad, None, placement.gene))
+
+
+def _attributes(value: ir.Value, cut: Cut, numbers: list[int] | None) -> list[ir.Attr]:
+    """Of a split: the positions of its slice. Of a concatenation (None): where each position is among the slices."""
+    size = placement_of(value).layout.shape[cut.axis]
+    order = [p for i in (numbers if numbers is not None else range(cut.count)) for p in cut.positions(size, i)]
+    if numbers is None:
+        order = sorted(range(size), key=order.__getitem__)
+    return [ir.AttrInt64("axis", cut.axis), ir.AttrInt64s("indices", order)]
+
+
+def _like(node: ir.Node, inputs: list[ir.Value | None], outputs: list[ir.Value], suffix: str) -> ir.Node:
+    return ir.Node(
+        node.domain,
+        node.op_type,
+        inputs,
+        list(node.attributes.values()),
+        overload=node.overload,
+        outputs=outputs,
+        version=node.version,
+        name=f"{node.name}_{suffix}" if node.name else None,
+        metadata_props=dict(node.metadata_props),
+    )
+
+
+def _is_used(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()

@@ -1,0 +1,100 @@
+"""Time slices: what does not fit a local memory runs in parts, means the same, and every element keeps its place."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pfvm.compiler.plan.layout import ADDRESS, TIME, Layout
+from pfvm.compiler.plan.mngraph import INPUT_SPLIT, OUTPUT_CONCAT, declare_moves, values
+from pfvm.compiler.plan.placement import placement_of
+from pfvm.compiler.plan.schedule import schedule
+from pfvm.compiler.plan.schedule.cuts import cuts, slice_layout, timed_layout
+from pfvm.errors import UnsupportedOpError
+from plan_support import MACHINES, layouts
+from schedule_support import check_scheduled
+from test_plan_schedule import laid
+
+ROWS = """
+<ir_version: 10, opset_import: ["" : 20]>
+rows (float[1000,200] x, float[200] b, float[64,200] w) => (float[1000] y, float[1000,200] h)
+  <int64[1] axes = {1}>
+{
+  h = Add(x, b)
+  e = Exp(h)
+  p = Gemm<transB = 1>(e, w)
+  y = ReduceSum<keepdims = 0>(p, axes)
+}
+"""
+
+
+@given(st.data(), st.sampled_from(sorted(MACHINES)))
+def test_elements_keep_cell_and_lane(data: st.DataObject, machine: str) -> None:
+    layout: Layout = data.draw(layouts(*MACHINES[machine]))
+    found = [cut for axis in range(len(layout.shape)) for cut in cuts(layout, axis)]
+    if not found:
+        return
+    cut = data.draw(st.sampled_from(found))
+    whole = timed_layout(layout, cut)
+    if whole is None:
+        return
+    assert whole.padded_shape == layout.padded_shape
+    for number in range(cut.count):
+        part = slice_layout(layout, cut, number)
+        if part is None:
+            continue
+        assert part.extent(ADDRESS) <= layout.extent(ADDRESS)
+        index = tuple(data.draw(st.integers(0, size - 1)) for size in part.shape)
+        position = cut.positions(layout.shape[cut.axis], number)[index[cut.axis]]
+        original = tuple(position if i == cut.axis else p for i, p in enumerate(index))
+        here, there, before = part.locate(index), whole.locate(original), layout.locate(original)
+        assert there.pop(TIME) == number
+        assert {k: v for k, v in there.items() if v} == {k: v for k, v in here.items() if v}
+        assert {k: v for k, v in there.items() if v and k != ADDRESS} == {
+            k: v for k, v in before.items() if v and k != ADDRESS
+        }
+
+
+def run(model: ir.Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(proto.SerializeToString(), options).run(None, feeds)
+
+
+@pytest.mark.parametrize("scheduler", ["always_from_dram", "reuse_consecutive", "spill_opt", "auto_recompute_sa"])
+def test_a_sliced_plan_is_valid_and_means_the_same(scheduler: str) -> None:
+    plan = laid(ROWS)
+    whole = ir.from_proto(ir.to_proto(plan.model))
+    declare_moves(whole)
+    found = schedule(plan.model, plan.machine, scheduler, sram_budget=12, search_steps=50)
+    check_scheduled(plan.model, plan.machine)
+    assert found.sliced >= 3 and max(found.peak.values()) <= 12
+    kinds = [node.op_type for node in plan.model.graph]
+    assert INPUT_SPLIT in kinds and OUTPUT_CONCAT in kinds
+    rng = np.random.default_rng(0)
+    feeds = {v.name: rng.normal(size=v.shape.numpy()).astype(np.float32) for v in plan.model.graph.inputs}
+    for a, b in zip(run(whole, feeds), run(plan.model, feeds)):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
+
+
+def test_the_whole_has_time_in_dram() -> None:
+    plan = laid(ROWS)
+    schedule(plan.model, plan.machine, sram_budget=12)
+    by_name = {str(v.name): placement_of(v) for v in values(plan.model)}
+    for name in ("x", "h"):
+        assert any(sub.level == TIME for sub in by_name[name].layout.subaxes), name
+    local = [p for p in by_name.values() if p.location in ("LM0", "LM1")]
+    assert local and not any(sub.level == TIME for p in local for sub in p.layout.subaxes)
+
+
+def test_what_cannot_be_sliced_is_named() -> None:
+    text = ROWS.replace("Exp(h)", "Transpose<perm = [1, 0]>(h)").replace("float[64,200] w", "float[64,1000] w")
+    plan = laid(text.replace("float[1000] y", "float[200] y"))
+    with pytest.raises(UnsupportedOpError, match=r"does not fit a local memory.*would help"):
+        schedule(plan.model, plan.machine, sram_budget=2)

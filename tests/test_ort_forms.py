@@ -224,6 +224,33 @@ def test_selection_by_a_number(lines: str, found: list[str]) -> None:
         np.testing.assert_array_equal(got["y"], expected["y"])
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("ignored", [None, -100, 2])
+def test_loss_of_classifiers(reduction: str, ignored: int | None) -> None:
+    more = "" if ignored is None else f", ignore_index = {ignored}"
+    size = "5" if reduction == "none" else ""
+    text = f"""<ir_version: 8, opset_import: ["" : 18]> agraph (float[n,4] s, int64[n] t) => (float[{size}] y) {{
+        y = NegativeLogLikelihoodLoss <reduction = "{reduction}"{more}> (s, t) }}"""
+    assert forms(text)["NegativeLogLikelihoodLoss"] == 0
+    scores = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    scores[1, 0], scores[2, 3] = -np.inf, np.nan
+    labels = np.array([3, 2, 0, 1, 2] if ignored != -100 else [3, -100, 0, 1, -100])
+    for t in (labels, np.full(5, labels[1])):  # the second: perhaps all of them ignored
+        feeds = {"s": scores, "t": t}
+        expected, got = evaluate(read_model(model(text)), feeds), OrtExecutable(read_model(model(text)))(feeds)
+        np.testing.assert_array_equal(got["y"], expected["y"])
+
+
+def test_class_weights_and_images_of_labels_stay() -> None:
+    for inputs_, call in (
+        ("float[2,4] s, int64[2] t, float[4] w", "s, t, w"),
+        ("float[2,4,3] s, int64[2,3] t", "s, t"),
+    ):
+        text = f"agraph ({inputs_}) => (float y) {{ y = NegativeLogLikelihoodLoss ({call}) }}"
+        source = read_model(model(text))
+        assert with_fast_forms(source) is source
+
+
 def test_a_product_that_is_needed_elsewhere_stays() -> None:
     text = UPDATE.format(shape=[512, 128], end="Sub (b, b)")
     assert forms(text)["GatedAdd"] == 1

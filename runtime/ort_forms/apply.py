@@ -13,12 +13,14 @@ from pfvm.passes.view import constant_tensor
 from .branches import selection_by_number
 from .convolution import convolution
 from .input_gradient import input_gradient
+from .negative_log_likelihood import negative_log_likelihood
 from .relu_gradient import relu_gradient
 from .scaled_sums import inline_update, scaled_sum
 
 RULES: dict[str, list[Rule]] = {
     "Conv": [convolution],
     "ConvTranspose": [input_gradient],
+    "NegativeLogLikelihoodLoss": [negative_log_likelihood],
     "Where": [selection_by_number],
     "Add": [scaled_sum],
 }
@@ -47,9 +49,9 @@ def with_fast_forms(model: ir.Model) -> ir.Model:
 
 
 def _candidates(model: ir.Model) -> Iterator[ir.Node]:
-    """Convolutions by weights that are not constant, and calls of the functions that have a faster form."""
+    """Convolutions by weights that are not constant, losses, and calls of the functions that passes make."""
     for node in model.graph.all_nodes():
-        if node.domain == SEALED_DOMAIN:
+        if node.domain == SEALED_DOMAIN or (node.op_type == "NegativeLogLikelihoodLoss" and node.domain == ""):
             yield node
         elif node.op_type in ("Conv", "ConvTranspose") and node.domain == "" and len(node.inputs) > 1:
             w = node.inputs[1]

@@ -146,10 +146,9 @@ def _contract(work: _Assigner, node: ir.Node, rule: Rule) -> None:
         return
     out = node.outputs[0]
     beside = weight_layout(work.forms, node)
-    work.operands.lay(node, 0, data_layout(work.forms, node))
-    work.operands.refill(node, 0, rule)
-    work.operands.lay(node, 1, beside)
-    work.operands.refill(node, 1, rule)
+    for i, wanted in ((0, data_layout(work.forms, node)), (1, beside)):
+        work.operands.lay(node, i, wanted, rule)
+        work.operands.refill(node, i, rule)
     layout = work.forms.matrix(dims(out), device_dtype(out))
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         work.operands.lay(node, 2, operand_layout(work.forms, node, 2, layout, device_dtype(out)))

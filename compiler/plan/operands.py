@@ -11,7 +11,8 @@ from .dtypes import KEY, device_dtype, origin
 from .forms import Forms
 from .layout import Layout
 from .mngraph import CAST, LAYOUT_SWITCH, REFILL, move_node
-from .ops.table import PadNeed, Rule, dims
+from .operand_layouts import operand_layout
+from .ops.table import PadNeed, Rule, dims, rule_of
 from .placement import DRAM, IMMEDIATE, Pad, Placement, find_placement, place, placement_of
 from .wishes import Wishes
 
@@ -58,8 +59,11 @@ class Operands:
 
     # ---- operands
 
-    def lay(self, node: ir.Node, i: int, wanted: Layout) -> None:
-        """Makes input `i` lie in a layout: places it so, or inserts a LayoutSwitch."""
+    def lay(self, node: ir.Node, i: int, wanted: Layout, rule: Rule | None = None) -> None:
+        """Makes input `i` lie in a layout: places it so, or inserts a LayoutSwitch.
+
+        rule: the node's, where it reads padding. It is refilled before the switch if that is where it is smaller.
+        """
         value = node.inputs[i]
         assert value is not None
         if find_placement(value) is None:
@@ -67,6 +71,10 @@ class Operands:
         placed = placement_of(value)
         if placed.layout == wanted or placed.layout.is_same_as(wanted):
             return
+        need = rule.pad_need(node)[i] if rule is not None else None
+        smaller = _fits(wanted, placed.layout) and placed.layout.num_lw() <= wanted.num_lw()
+        if need is not None and smaller and _reads_padding(wanted, placed.pad, need):
+            value = self._refilled(value, need, node)
         node.replace_input_with(i, self._switched(value, wanted, node))
 
     def lay_where_it_is(self, node: ir.Node, i: int) -> None:
@@ -87,17 +95,22 @@ class Operands:
         """Inserts a RefillPadding where the node reads padding of input `i` that is not what it needs."""
         need = rule.pad_need(node)[i]
         value = node.inputs[i]
-        if need is None or value is None or not _reads_padding(placement_of(value), need):
+        if need is None or value is None:
             return
+        placed = placement_of(value)
+        if _reads_padding(placed.layout, placed.pad, need):
+            node.replace_input_with(i, self._refilled(value, need, node))
+
+    # ---- moves
+
+    def _refilled(self, value: ir.Value, need: PadNeed, node: ir.Node) -> ir.Value:
         key = id(value), REFILL, need.pad
         if key not in self._shared:
             attributes = [ir.Attr("pad", ir.AttributeType.STRING, need.pad)]
             move = self._move(REFILL, value, node, attributes)
             self.place(move, placement_of(value).layout, need.pad)
             self._shared[key] = move
-        node.replace_input_with(i, self._shared[key])
-
-    # ---- moves
+        return self._shared[key]
 
     def switched_at_end(self, value: ir.Value, wanted: Layout) -> ir.Value:
         """The value in another layout, by a LayoutSwitch behind all nodes."""
@@ -125,9 +138,27 @@ class Operands:
             assert source is not None
             if self.forms.machine.lanes(device_dtype(source)) > self.forms.machine.lanes(device_dtype(value)):
                 return self._switched_before_cast(value, source, wanted, node)
+        if producer is not None and self._is_smaller_before(producer, value, wanted):
+            for i in _given(producer):
+                self.lay(producer, i, operand_layout(self.forms, producer, i, wanted, device_dtype(value)))
+            self.place(value, wanted, "Dirty")
+            return value
         move = self._move(LAYOUT_SWITCH, value, node)
         self.place(move, wanted, _carried(placement_of(value), wanted))
         return move
+
+    def _is_smaller_before(self, producer: ir.Node, value: ir.Value, wanted: Layout) -> bool:
+        """Do the operands of an elementwise node take fewer cycles to switch than its result, which one node reads?"""
+        alone = len(producer.outputs) == 1 and len(value.uses()) == 1 and not value.is_graph_output()
+        if not alone or rule_of(producer).kind != "elementwise":
+            return False
+        before = 0
+        for i in _given(producer):
+            operand = producer.inputs[i]
+            assert operand is not None
+            before += self.switch_cycles(operand, operand_layout(self.forms, producer, i, wanted, device_dtype(value)))
+        placed = placement_of(value)
+        return before < self.cycles(placed.layout, wanted, placed.dtype)
 
     def _another_initializer(self, value: ir.Value, wanted: Layout) -> ir.Value:
         """A constant that two nodes want in two layouts stands in DRAM twice: a copy by the host, and no move."""
@@ -182,17 +213,23 @@ class Operands:
         self.place(value, layout, "Zero" if wish is not None else None, location=DRAM)
 
 
+def _given(node: ir.Node) -> list[int]:
+    return [i for i, value in enumerate(node.inputs) if value is not None]
+
+
 def _carried(placed: Placement, wanted: Layout) -> Pad:
     """What a LayoutSwitch leaves in the padding: what was there, unless there is more padding than there was."""
-    fits = all(new <= old for new, old in zip(wanted.padded_shape, placed.layout.padded_shape))
-    return placed.pad if fits and placed.pad else "Dirty"
+    return placed.pad if placed.pad and _fits(wanted, placed.layout) else "Dirty"
+
+
+def _fits(wanted: Layout, there: Layout) -> bool:
+    """Is all padding of one layout padding of another one too?"""
+    return all(new <= old for new, old in zip(wanted.padded_shape, there.padded_shape))
 
 
 def _is_parameter(value: ir.Value) -> bool:
     return len(dims(value)) <= 1 and constant_tensor(value) is not None and device_dtype(value) == "Int"
 
 
-def _reads_padding(placed: Placement, need: PadNeed) -> bool:
-    layout = placed.layout
-    padded = any(layout.padded_shape[axis] != layout.shape[axis] for axis in need.axes)
-    return padded and placed.pad != need.pad
+def _reads_padding(layout: Layout, pad: Pad | None, need: PadNeed) -> bool:
+    return pad != need.pad and any(layout.padded_shape[axis] != layout.shape[axis] for axis in need.axes)

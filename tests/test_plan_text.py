@@ -5,7 +5,10 @@ import pathlib
 import numpy as np
 import onnx_ir as ir
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pfvm.compiler.plan.foreign import ForeignPlacement, place_foreign
+from pfvm.compiler.plan.l3check import check_l3ir
 from pfvm.compiler.plan.layout import Layout
 from pfvm.compiler.plan.machine import load_machine
 from pfvm.compiler.plan.mngraph import DOWNLOAD, GATHERED, move_node
@@ -144,3 +147,37 @@ def test_a_shortened_dump_of_another_tool_is_read_and_written_byte_for_byte():
 def test_a_text_that_is_no_dump_is_an_error_that_names_the_line(text, message):
     with pytest.raises(L3irError, match=message):
         parse_l3ir(text)
+
+
+CUTS = st.lists(st.tuples(st.integers(0, len(PROGRAM)), st.integers(1, 200), st.sampled_from(["…", "..."])), max_size=4)
+
+
+def shortened(cuts, over_lines: bool) -> str:
+    text = PROGRAM
+    for start, length, gap in cuts:
+        rest = length if over_lines else min(length, max(text.find("\n", start), start) - start)
+        text = text[:start] + gap + text[start + rest :]
+    return text
+
+
+@given(CUTS)
+@settings(max_examples=100, deadline=None)
+def test_any_text_may_be_left_out(cuts):
+    text = shortened(cuts, over_lines=True)
+    try:
+        nodes = parse_l3ir(text, tolerant=True)
+    except L3irError as error:
+        assert "no node in it" in str(error)  # its heads are all cut
+        return
+    assert format_l3ir(nodes) == (text if text.endswith("\n") else f"{text}\n")
+
+
+@given(CUTS)
+@settings(max_examples=100, deadline=None)
+def test_nothing_is_wrong_with_what_is_left_of_a_line(cuts):
+    text = shortened(cuts, over_lines=False)
+    try:
+        nodes = parse_l3ir(text, tolerant=True)
+    except L3irError:
+        return
+    assert [finding for finding in check_l3ir(nodes, load_machine()) if finding.severity == "error"] == []

@@ -12,7 +12,7 @@ from .layout import LANE, TIME, Layout, LayoutError
 from .liveness import blocks, overlapping, size_of
 from .machine import Machine
 from .placement import DRAM, IMMEDIATE
-from .text import L3Node, L3Value
+from .text import L3Node, L3Value, has_gap
 
 Severity = Literal["error", "warning"]
 ELSEWHERE = ("HBM", "HOST", "VMEM")  # memories of other compilers' programs, where inputs are
@@ -136,9 +136,17 @@ def _pieces(layout: Layout) -> list[tuple[str, int, int]]:
     return [(sub.level, sub.stride, sub.size) for sub in layout.merged().subaxes]
 
 
+def is_shortened(nodes: Sequence[L3Node]) -> bool:
+    """Was text left out of the dump?"""
+    if any(node.before or node.verbatim or len(node.results) > len(node.outputs) for node in nodes):
+        return True
+    heads = (word for node in nodes for word in (node.op, *node.arguments, *node.results))
+    return any(map(has_gap, heads)) or any(value.is_shortened for _, value in _each(nodes))
+
+
 def _order(nodes: Sequence[L3Node], machine: Machine) -> Iterator[Finding]:
     """What a node reads is there: made by an earlier node, or in DRAM from the start."""
-    if any(node.before or node.after or len(node.results) > len(node.outputs) for node in nodes):
+    if is_shortened(nodes):
         return  # nodes may be missing
     made: set[str] = set()
     given = (None, IMMEDIATE, DRAM, *ELSEWHERE)

@@ -131,7 +131,7 @@ def _given(values: Iterable[L3Value | None]) -> Iterator[L3Value]:
 
 def _block(value: L3Value, machine: Machine, position: int) -> Block | None:
     location = value.get("loc")
-    if location in (None, IMMEDIATE) or value.addr is None:
+    if location in (None, IMMEDIATE) or value.addr is None or value.is_shortened:
         return None
     memory = next((memory for memory in machine.memories if memory.name == location), None)
     size = None if memory is None else size_of(value, machine, memory)

@@ -10,6 +10,7 @@ The form is that of MLSDK's dumps; `[gathered]` behind a head is ours. Fields th
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Iterator
@@ -49,7 +50,12 @@ class L3Value:
     def get(self, key: str) -> str | None:
         """A field's text, None where the line has none or it is shortened."""
         text = dict(self.fields).get(key)
-        return None if text is None or _has_gap(text) else text
+        return None if text is None or has_gap(text) else text
+
+    @property
+    def is_shortened(self) -> bool:
+        """Was something left out of the line?"""
+        return has_gap(self.name) or any(not key or has_gap(text) for key, text in self.fields)
 
     @property
     def onnx_dtype(self) -> str | None:
@@ -101,7 +107,8 @@ class L3Value:
 class L3Node:
     """One node. inputs and outputs by position, None where an optional one is not given (or its line is cut out).
 
-    flags: what stands in [] behind the head. before, after: lines of a shortened dump that are no value's or node's.
+    flags: what stands in [] behind the head. before: lines ahead of a dump's first node. verbatim: the block's lines
+    where a dump was shortened and they say less than they should.
     """
 
     op: str
@@ -112,7 +119,7 @@ class L3Node:
     flags: tuple[str, ...] = ()
     line: int = 0
     before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
+    verbatim: tuple[str, ...] = ()
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -131,11 +138,14 @@ class L3Node:
     def lines(self) -> Iterator[str]:
         """The block's lines."""
         yield from self.before
+        yield from self.verbatim or self.own_lines()
+
+    def own_lines(self) -> Iterator[str]:
+        """What its fields say."""
         flags = f" [{', '.join(self.flags)}]" if self.flags else ""
         yield f"{self.op}({', '.join(self.arguments)}) -> ({', '.join(self.results)}){flags}"
         yield from (f"   in({i}):{value})" for i, value in enumerate(self.inputs) if value is not None)
         yield from (f"  out({i}):{value})" for i, value in enumerate(self.outputs) if value is not None)
-        yield from self.after
 
 
 def format_l3ir(nodes: Iterable[L3Node]) -> str:
@@ -148,72 +158,99 @@ def parse_l3ir(text: str, tolerant: bool = False) -> list[L3Node]:
 
     tolerant: for dumps that other tools or people wrote: unknown fields, and "…" where text was left out.
     """
-    nodes: list[_Block] = []
+    blocks: list[_Block] = []
     before: list[str] = []
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         head, value = _HEAD.fullmatch(line), _VALUE.fullmatch(line)
         if head:
-            nodes.append(_Block(number, head))
-        elif value and nodes:
-            nodes[-1].add(number, value, tolerant)
-        elif tolerant and (not line.strip() or _has_gap(line)):
-            (nodes[-1].after if nodes else before).append(line)
+            blocks.append(_Block(number, line, head))
+        elif value and blocks and not blocks[-1].is_broken:
+            blocks[-1].add(number, line, value, tolerant)
+        elif tolerant and (not line.strip() or value or has_gap(line)):
+            if blocks:
+                blocks[-1].note(line)
+            else:
+                before.append(line)
         else:
             raise L3irError(f"line {number}: neither a node nor one of its values: {line[:120]!r}")
-    if not nodes:
+    if not blocks:
         raise L3irError("no l3ir.txt: there is no node in it; one reads `Relu(x) -> (y)`")
-    return [block.node(tuple(before) if i == 0 else ()) for i, block in enumerate(nodes)]
+    return [block.node(tuple(before) if i == 0 else (), tolerant) for i, block in enumerate(blocks)]
 
 
 class _Block:
-    """The lines of one node while they are read."""
+    """The lines of one node while they are read. is_broken: what follows belongs to a node whose head is cut out."""
 
-    def __init__(self, line: int, head: re.Match[str]) -> None:
-        self.line, self.op = line, head["op"]
+    def __init__(self, number: int, line: str, head: re.Match[str]) -> None:
+        self.number, self.op = number, head["op"]
         self.arguments = tuple(head["arguments"].split(", ")) if head["arguments"] else ()
         self.results = tuple(head["results"].split(", ")) if head["results"] else ()
         self.flags = tuple(head["flags"].split(", ")) if head["flags"] else ()
         self.inputs: dict[int, L3Value] = {}
         self.outputs: dict[int, L3Value] = {}
-        self.after: list[str] = []
+        self.raw = [line]
+        self.is_broken = False
 
-    def add(self, number: int, match: re.Match[str], tolerant: bool) -> None:
+    def note(self, line: str) -> None:
+        self.raw.append(line)
+        self.is_broken = self.is_broken or bool(line.strip() and not line.startswith(" ") and line.strip() not in GAP)
+
+    def add(self, number: int, line: str, match: re.Match[str], tolerant: bool) -> None:
         is_input = match["side"] == "   in"
         values, names = (self.inputs, self.arguments) if is_input else (self.outputs, self.results)
         index = int(match["index"])
         value = _parse_value(match["body"], number, tolerant)
+        where = f"{match['side'].strip()}({index})"
         if index in values or (is_input and self.outputs):
-            raise L3irError(f"line {number}: {match['side'].strip()}({index}) of {self.op} out of order")
+            if not tolerant or not any(has_gap(each) for each in self.raw):
+                raise L3irError(f"line {number}: {where} of {self.op} out of order")
+            self.is_broken = True  # the head between them is cut out
+            self.raw.append(line)
+            return
         if not tolerant and (index >= len(names) or names[index] != value.name):
-            raise L3irError(
-                f"line {number}: {value.name!r} is not {match['side'].strip()}({index}) of the head {names}"
-            )
+            raise L3irError(f"line {number}: {value.name!r} is not {where} of the head {names}")
+        self.raw.append(line)
         values[index] = value
 
-    def node(self, before: tuple[str, ...]) -> L3Node:
+    def node(self, before: tuple[str, ...], tolerant: bool) -> L3Node:
         inputs = tuple(self.inputs.get(i) for i in range(1 + max(self.inputs, default=-1)))
         outputs = tuple(self.outputs.get(i) for i in range(1 + max(self.outputs, default=-1)))
-        return L3Node(
-            self.op, inputs, outputs, self.arguments, self.results, self.flags, self.line, before, tuple(self.after)
-        )
+        node = L3Node(self.op, inputs, outputs, self.arguments, self.results, self.flags, self.number, before)
+        if list(node.own_lines()) == self.raw:
+            return node
+        if not tolerant:
+            raise L3irError(f"line {self.number}: the block of {self.op} has other blanks or another order of lines")
+        return dataclasses.replace(node, verbatim=tuple(self.raw))
 
 
 def _parse_value(body: str, number: int, tolerant: bool) -> L3Value:
     name, _, rest = body.partition(" ")
+    shortened = tolerant and has_gap(body)
     fields: list[tuple[str, str]] = []
     for match in _FIELD.finditer(rest):
         key, text = match["key"] or "", match["other"] if match["text"] is None else match["text"]
-        if not key and not (tolerant and _has_gap(text)):
+        if not key and not shortened:
             raise L3irError(f"line {number}: {text!r} is no field of value {name!r}; one reads num_lw=8")
         if key and key not in FIELDS and not tolerant:
             raise L3irError(f"line {number}: value {name!r} has an unknown field {key!r}; known: {', '.join(FIELDS)}")
         fields.append((key, text))
     value = L3Value(name, tuple(fields))
+    if shortened:
+        return L3Value(name, tuple(_readable(value, key, text) for key, text in fields))
     try:
         _check_texts(value)
     except LayoutError as error:
         raise L3irError(f"line {number}: value {name!r}: {error}") from error
     return value
+
+
+def _readable(value: L3Value, key: str, text: str) -> tuple[str, str]:
+    """A field of a shortened line, as text without a key where it cannot be read."""
+    try:
+        _check_texts(L3Value(value.name, ((key, text),)))
+    except LayoutError:
+        return "", f"{key}={text}"
+    return key, text
 
 
 def _check_texts(value: L3Value) -> None:
@@ -233,7 +270,8 @@ def _ints(text: str) -> tuple[int, ...]:
     return tuple(number for word in text.split(",") if word if (number := _int(word)) is not None)
 
 
-def _has_gap(text: str) -> bool:
+def has_gap(text: str) -> bool:
+    """Was something left out of this text?"""
     return any(gap in text for gap in GAP)
 
 

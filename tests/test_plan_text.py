@@ -7,13 +7,14 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pfvm.compiler.plan.dump import print_l3ir
 from pfvm.compiler.plan.foreign import ForeignPlacement, place_foreign
 from pfvm.compiler.plan.l3check import check_l3ir
 from pfvm.compiler.plan.layout import Layout
 from pfvm.compiler.plan.machine import load_machine
 from pfvm.compiler.plan.mngraph import DOWNLOAD, GATHERED, move_node
 from pfvm.compiler.plan.placement import Placement, place
-from pfvm.compiler.plan.text import L3irError, format_l3ir, parse_l3ir, print_l3ir
+from pfvm.compiler.plan.text import L3irError, format_l3ir, parse_l3ir
 
 PUBLISHED = pathlib.Path(__file__).parents[2] / "shared" / "facts" / "l3ir-sample.txt"
 MATRIX = "((8_L2B:1, 8_L1B:1, 2:1), (16_MAB:1, 4_W:1, 4_PE:1))"

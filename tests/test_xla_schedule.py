@@ -9,8 +9,9 @@ from pfvm.errors import PfvmError
 
 pytest.importorskip("jax")
 
+from pfvm.compiler.plan.dump import print_l3ir
 from pfvm.compiler.plan.foreign import find_foreign
-from pfvm.compiler.plan.text import format_l3ir, parse_l3ir, print_l3ir
+from pfvm.compiler.plan.text import format_l3ir, parse_l3ir
 from pfvm.runtime.xla.scheduled import read_hlo
 
 HLO = """\

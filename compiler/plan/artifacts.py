@@ -12,11 +12,12 @@ from pfvm.compiler import exporter
 from pfvm.errors import PfvmError
 
 from .cost import CostModel
+from .dump import l3ir_nodes
 from .layout_spec import gemm_layout_spec, layout_spec
 from .mngraph import declare_moves, is_move, save_placements, values
 from .planner import Plan
 from .report import make_report
-from .text import format_l3ir, l3ir_nodes
+from .text import format_l3ir
 from .timeline import timeline
 from .trace import make_trace
 

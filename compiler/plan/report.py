@@ -14,13 +14,13 @@ import onnx_ir as ir
 from .addresses import dram_size
 from .bounds import LowerBound, is_recomputed, lower_bound, totals
 from .cost import CostModel
+from .dump import l3ir_nodes
 from .liveness import blocks, peaks
 from .machine import Machine
 from .ops.table import dims, rule_of
 from .placement import DRAM, find_placement
 from .readings import readings
 from .state import STATE
-from .text import l3ir_nodes
 from .timeline import length, timeline
 
 SCHEMA_VERSION = 1

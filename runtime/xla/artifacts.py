@@ -9,8 +9,8 @@ from typing import Any
 
 import onnx_ir as ir
 from pfvm.compiler.plan.artifacts import to_json, write_files
+from pfvm.compiler.plan.dump import print_l3ir
 from pfvm.compiler.plan.report import SCHEMA_VERSION, rates
-from pfvm.compiler.plan.text import print_l3ir
 
 from .compiled import Compiled
 from .executable import XlaExecutable

@@ -11,6 +11,7 @@ from pfvm.compiler.plan.mngraph import CAST, DOWNLOAD, GATHERED, LAYOUT_SWITCH, 
 from pfvm.compiler.plan.ops import contract, reduce
 from pfvm.compiler.plan.ops.table import Rule
 from pfvm.compiler.plan.placement import DRAM, IMMEDIATE
+from pfvm.compiler.plan.schedule.cuts import is_same_but_time
 from pfvm.errors import describe_node
 
 from .cells import places
@@ -26,7 +27,8 @@ Operands = list[Held | None]
 def check_move(node: ir.Node, source: Held, out: Held, machine: Machine) -> None:
     """A move changes what its name says and nothing else. Raises EmulatorError."""
     what = describe_node(node)
-    same_layout = source.layout.is_same_as(out.layout)
+    in_slices = node.op_type in (DOWNLOAD, UPLOAD) and is_same_but_time(source.layout, out.layout)
+    same_layout = in_slices or source.layout.is_same_as(out.layout)
     if node.op_type != LAYOUT_SWITCH and node.op_type != CAST and not same_layout:
         raise LocalityError(f"{what} cannot change the layout {source.layout} to {out.layout}")
     if node.op_type != CAST and source.placement.dtype != out.placement.dtype:
@@ -115,7 +117,8 @@ def check_compute(node: ir.Node, rule: Rule, inputs: Operands, outputs: list[Hel
         for held in inputs:
             if held is not None and held.placement.location != IMMEDIATE:
                 for each in outputs:
-                    _require(node, each, held, machine, _elementwise_pairs(node, inputs.index(held), each, held))
+                    if np.prod(held.shape) <= np.prod(each.shape):  # an update's step count reads no weight
+                        _require(node, each, held, machine, _elementwise_pairs(node, inputs.index(held), each, held))
     elif rule.kind == "reduce":
         _check_reduction(node, inputs, outputs, machine)
     elif rule.kind == "contract":

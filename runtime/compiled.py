@@ -82,10 +82,16 @@ def _runner(
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Feeds → results. Tensors of a function are read at every call; state of a step is kept on the device."""
     if not exported.updates and not exported.cleared:
+        from .torch_assumptions import StepAssumptions
         from .torch_state import TorchState
 
-        weights = TorchState(exported)
-        return lambda feeds: executable({**feeds, **weights.feeds()})
+        weights, assumptions = TorchState(exported), StepAssumptions(exported)
+
+        def run(feeds: dict[str, Any]) -> dict[str, Any]:
+            numbers = assumptions.numbers()
+            return executable({**feeds, **weights.feeds(), **({} if exported.frozen else numbers)})
+
+        return run
     from .resident import resident
     from .torch_step import StepState
     from .torch_steps import StepsState
@@ -134,17 +140,20 @@ class CompiledFunction:
         self.signature = exported
         self.steps_per_call = steps_per_call
         self._run = _runner(exported, executable, steps_per_call)
+        from .torch_state import as_array, as_tensor
+
+        self._as_array, self._as_tensor = as_array, as_tensor
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run once with the current weights."""
-        from .torch_state import as_array, as_tensor
-
         positional = self._positional(args, kwargs)
         given = self.signature.inputs.unpack(positional, self.signature.argument_names)
-        feeds = {name: as_array(name, value) for name, value in given.items()}
+        feeds = {name: self._as_array(name, value) for name, value in given.items()}
         results = self._run(feeds)
         sizes = self.signature.size_outputs if self.steps_per_call is None else ()
-        return self.signature.outputs.pack({n: v.item() if n in sizes else as_tensor(v) for n, v in results.items()})
+        return self.signature.outputs.pack(
+            {n: v.item() if n in sizes else self._as_tensor(v) for n, v in results.items()}
+        )
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         names = self.signature.argument_names

@@ -20,6 +20,7 @@ class StepAssumptions:
         self._constants = exported.constants
         self._modules = [(m, m.training) for m in exported.modules if _reads_training(m)]
         self._module_names = exported.module_names
+        self._settings = [(vars(m), key, vars(m)[key], m) for m in exported.modules for key in _settings(m)]
         self._trainable = [(s.name, s.tensor) for s in exported.states.values() if s.tensor.is_leaf]
         self._checked: dict[str, Any] = {}
 
@@ -32,6 +33,13 @@ class StepAssumptions:
                 raise StaleWeightError(
                     f"module {name!r} was in {was} mode at compile and is not now; call {_mode_call(training)} on it, "
                     "or compile again"
+                )
+        for attributes, key, value, module in self._settings:
+            now = attributes.get(key)
+            if now is not value and now != value:
+                raise StaleWeightError(
+                    f"{key} of module {self._module_names.get(id(module), type(module).__name__)!r} was {short(value)} "
+                    f"at compile and is {short(now)} now; compile again"
                 )
         for name, value, place in self._constants:
             now = _read(place)
@@ -73,6 +81,15 @@ def _read(place: Any) -> Any:
         return place.get()
     except (LookupError, AttributeError):
         return None
+
+
+def _settings(module: torch.nn.Module) -> list[str]:
+    """Attributes of a module of torch's that its forward bakes in: a dropout's p, a norm's eps. (A user's own modules
+    may count and log in theirs.)"""
+    if type(module).__module__.partition(".")[0] != "torch":
+        return []
+    names = getattr(type(module), "__constants__", ())
+    return [n for n in names if isinstance(vars(module).get(n), (bool, int, float, str, tuple))]
 
 
 def _reads_training(module: torch.nn.Module) -> bool:

@@ -48,6 +48,7 @@ class StepState:
         self._cleared = [state.place for state in exported.cleared]
         self._assumptions = StepAssumptions(exported)
         self._optimizers = exported.optimizers
+        self._schedulers = exported.schedulers
         self._is_random = any(state.kind == "rng" for state in exported.states.values())
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,6 +126,8 @@ class StepState:
                 number.place.set(type(number.value)(self._resident.get(new[name]).item()))
         for place in self._cleared:
             _clear(place)
+        for scheduler in self._schedulers:
+            scheduler.step()
 
     def _publish(self, slot: _Slot, array: Any) -> None:
         """The first call after somebody used the tensor, or the first of all."""

@@ -59,7 +59,7 @@ def test_writes_to_inputs_and_control_flow_ops_are_listed() -> None:
     findings = pfvm.lint(function, X)
     assert [f.where for f in findings] == lines(function, "x.mul_", "x.max()", "torch.cond")
     assert "input 'x' is changed in place" in findings[0].text
-    assert "cond is not captured yet; write torch.where" in findings[2].text
+    assert "cond is not captured yet; compute both branches and write torch.where" in findings[2].text
 
 
 def test_what_is_captured_has_no_findings() -> None:

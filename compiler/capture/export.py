@@ -36,7 +36,7 @@ class Exported:
 
     `states` and `numbers` are keyed by their names in the model; `frozen` says that they are constants there. `updates`
     gives the output that holds a state's next value. `size_outputs` are outputs that the function returns as Python
-    numbers. `cleared`, `guards` and `constants` are those of the trace.
+    numbers. `cleared`, `guards`, `constants` and `schedulers` are those of the trace.
     """
 
     model: ir.Model
@@ -54,6 +54,7 @@ class Exported:
     modules: tuple[torch.nn.Module, ...]
     module_names: dict[int, str]
     optimizers: tuple[torch.optim.Optimizer, ...] = ()
+    schedulers: tuple[Any, ...] = ()
 
 
 def export(
@@ -125,6 +126,7 @@ def capture(
         tuple(reach.modules),
         reach.module_names,
         tuple(optimizer for _, optimizer in reach.optimizers),
+        tuple(traced.schedulers),
     )
 
 

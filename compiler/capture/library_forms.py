@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import types
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.nn.modules import batchnorm, normalization
+from torch.nn.modules import batchnorm
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 from torch.overrides import TorchFunctionMode
 
-from .forms import FORMS
+from .forms import FORMS, refused
 from .forms.loss import adaptive_log_softmax
-from .forms.refused import refusal
 
 Tensor = torch.Tensor
 
@@ -52,14 +50,13 @@ def _update_parameters(self: AveragedModel, model: torch.nn.Module) -> None:
     self.n_averaged += 1
 
 
-_LRN = refusal("CrossMapLRN2d (a legacy of Lua)", "write torch.nn.LocalResponseNorm")
 # (where, name, what stands there within the block)
 _PATCHES: tuple[tuple[Any, str, Any], ...] = (
     # BatchNorm does not turn its count into a number.
     (batchnorm, "float", lambda value: value.to(torch.float64) if isinstance(value, Tensor) else float(value)),
     (AveragedModel, "update_parameters", _update_parameters),
     (torch.nn.AdaptiveLogSoftmaxWithLoss, "forward", adaptive_log_softmax),
-    (normalization, "_cross_map_lrn2d", types.SimpleNamespace(apply=_LRN)),
+    *refused.PATCHES,
 )
 
 

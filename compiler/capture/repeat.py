@@ -42,6 +42,11 @@ def repeatable(exported: Exported) -> Exported:
     name = exported.model.graph.name
     if not exported.updates:
         raise OptionError(f"{name!r} changes no state, so it is no training step; call it once for each batch")
+    if exported.schedulers:
+        raise CaptureError(
+            f"{name!r} calls {type(exported.schedulers[0]).__name__}.step(), and several steps in one call share one "
+            "learning rate; call the scheduler outside, after the compiled steps"
+        )
     changed = {number.name for name, number in exported.numbers.items() if name in exported.updates}
     for guard in exported.guards:
         asked = sorted(guard.names & changed)

@@ -28,6 +28,7 @@ from .numbers import NumberSymbols, ReachedNumber, Symbolic
 from .optimizers import Created, first_entries, traced_optimizers
 from .random import RandomStreams, is_seed, seed_state
 from .reach import Place, Reach, ReachedTensor
+from .schedulers import Schedule, noted_schedulers
 from .source import OriginMode, line_of_function, origin_of_exception
 from .structure import Structure, describe
 from .symbols import Symbols
@@ -65,6 +66,7 @@ class Run:
 
     The graph returns the tensor leaves of `outputs`, then the new values of `replaced`: state in whose place the
     function put something else. State in `cleared` holds None afterwards (a gradient). In-place changes are still ops.
+    `schedule` are the schedulers to call after it.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Run:
         self.graph: torch.fx.GraphModule
         self.replaced: list[ReachedTensor | ReachedNumber] = []
         self.cleared: list[ReachedTensor] = []
+        self.schedule = Schedule()
         self._function = function
         self._inputs = inputs
         self._reach = reach
@@ -114,7 +117,8 @@ class Run:
         seed = next((s.tensor for s in self._states.tensors if is_seed(s)), None)
         self._streams = RandomStreams(seed)
         origins = OriginMode(self._reach.module_names, self.mode, self._streams)
-        with fx_traceback.preserve_node_meta(), origins, TensorDataMode(), library_forms():
+        forms = library_forms(), noted_schedulers(self.schedule)
+        with fx_traceback.preserve_node_meta(), origins, TensorDataMode(), forms[0], forms[1]:
             result = self._function(*args)
             leaves = self._described(result)
             values = [*leaves, *self._replacements(symbols)]

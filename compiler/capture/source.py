@@ -151,7 +151,11 @@ class OriginMode(TorchDispatchMode):
 
 def higher_order(func: Any) -> str:
     """What is wrong with torch.cond and its like."""
-    return f"{func.name()} is not captured yet; write torch.where or a Python loop of fixed length"
+    advice = {
+        "cond": "compute both branches and write torch.where(condition, a, b)",
+        "while_loop": "write a Python loop of fixed length, with torch.where(condition, new, old) for what goes on",
+    }.get(func.name(), "write a Python loop of fixed length")
+    return f"{func.name()} is not captured yet; {advice}"
 
 
 def in_optimizer(frame: FrameType | None) -> bool:
@@ -166,6 +170,11 @@ def in_optimizer(frame: FrameType | None) -> bool:
 def _random_refused(func: Callable[..., Any], where: Origin) -> CaptureError:
     """The error for an op that draws random numbers in a way that has no form as a graph."""
     inside = f" in {where.module}" if where.module else ""
+    if "generator" in str(func):
+        return CaptureError(
+            f"{where.where}: random numbers of a generator of your own{inside} cannot be captured; leave out "
+            "generator=, so that they follow torch.manual_seed, or draw them outside and pass them in"
+        )
     return CaptureError(
         f"{where.where}: random op {func}{inside} cannot be captured; build it from torch.rand or torch.randn, or draw "
         "the numbers outside and pass them in"

@@ -41,7 +41,8 @@ class Trace:
 
     Placeholders: the inputs in order, then `states` in order. Outputs: the tensor leaves of `outputs`, then the new
     values of `updated`, in order. Places of `cleared` hold None after a call. `guards` and `constants` (name, value,
-    place) are what the graph takes for granted about Python values of optimizers.
+    place) are what the graph takes for granted about Python values of optimizers. `schedulers` are to be called
+    after it.
     """
 
     graph: torch.fx.GraphModule
@@ -52,6 +53,7 @@ class Trace:
     cleared: list[ReachedTensor]
     guards: list[NumberGuard]
     constants: list[tuple[str, Any, Any]]
+    schedulers: list[Any]
 
 
 def trace(
@@ -91,6 +93,7 @@ def trace(
         run.cleared,
         run.number_symbols.guards(),
         known.constants,
+        run.schedule.called,
     )
 
 
@@ -193,8 +196,15 @@ def _refuse_shared_memory(updated: Sequence[Any], states: Sequence[Any]) -> None
         if other is not state and {id(state), id(other)} & written:
             raise CaptureError(
                 f"{other.name!r} and {state.name!r} share memory and the function changes one of them; let one be the "
-                "parameter and take views of it inside the function"
+                f"parameter and take views of it inside the function{_renewed(other.name, state.name)}"
             )
+
+
+def _renewed(*names: str) -> str:
+    """What to write for torch.nn.utils.spectral_norm and its like, which keep a weight and its source."""
+    if not any(name.endswith("_orig") for name in names):
+        return ""
+    return " (torch.nn.utils.parametrizations.spectral_norm in place of torch.nn.utils.spectral_norm)"
 
 
 def _is_read(placeholder: torch.fx.Node) -> bool:

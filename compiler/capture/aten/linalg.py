@@ -21,7 +21,7 @@ def mm(e: Emitter, node: Node, a: Arg, b: Arg) -> ir.Value:
 
 @rule(aten.addmm.default)
 def addmm(e: Emitter, node: Node, c: Arg, a: Arg, b: Arg, beta: float = 1, alpha: float = 1) -> ir.Value:
-    if val(node).dtype.is_floating_point:
+    if val(node).dtype.is_floating_point and not isinstance(alpha, Node) and not isinstance(beta, Node):
         return e.op("Gemm", e.tensor(a), e.tensor(b), e.tensor(c), alpha=_unless_one(alpha), beta=_unless_one(beta))
     return baddbmm(e, node, c, a, b, beta, alpha)
 
@@ -33,12 +33,17 @@ def _unless_one(factor: float) -> float | None:
 @rule(aten.baddbmm.default)
 def baddbmm(e: Emitter, node: Node, c: Arg, a: Arg, b: Arg, beta: float = 1, alpha: float = 1) -> ir.Value:
     dtype = val(node).dtype
+    if dtype in (torch.bfloat16, torch.float16) and (isinstance(alpha, Node) or isinstance(beta, Node)):
+        parts = [e.tensor(x, torch.float32) for x in (c, a, b)]
+        product = e.op("Mul", e.op("MatMul", parts[1], parts[2]), e.tensor(alpha, torch.float32))
+        total = e.op("Add", e.op("Mul", parts[0], e.tensor(beta, torch.float32)), product)
+        return e.cast(total, dtype)  # rounded once, as torch's kernels do
     product = e.op("MatMul", e.tensor(a), e.tensor(b))
     if alpha != 1:
-        product = e.op("Mul", product, e.scalar(alpha, dtype))
+        product = e.op("Mul", product, e.tensor(alpha, dtype))
     added = e.tensor(c)
     if beta != 1:
-        added = e.op("Mul", added, e.scalar(beta, dtype))
+        added = e.op("Mul", added, e.tensor(beta, dtype))
     return e.op("Add", added, product)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import activation, batch_norm, embedding, loss, pool, refused
+from . import activation, batch_norm, embedding, loss, pool
 
 FORMS: dict[Any, Callable[..., Any]] = {
     **activation.FORMS,
@@ -16,5 +16,4 @@ FORMS: dict[Any, Callable[..., Any]] = {
     **embedding.FORMS,
     **loss.FORMS,
     **pool.FORMS,
-    **refused.FORMS,
 }

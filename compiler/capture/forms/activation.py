@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -26,4 +28,4 @@ def rrelu_in_place(x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, traini
     return rrelu(x, lower, upper, training, inplace=True)
 
 
-FORMS = {F.rrelu: rrelu, torch.rrelu: rrelu, torch.rrelu_: rrelu_in_place}
+FORMS: dict[Any, Any] = {F.rrelu: rrelu, torch.rrelu: rrelu, torch.rrelu_: rrelu_in_place}

@@ -30,4 +30,4 @@ def batch_norm(
     return y
 
 
-FORMS = {F.batch_norm: batch_norm}
+FORMS: dict[Any, Any] = {F.batch_norm: batch_norm}

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
 Tensor = torch.Tensor
+
+
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """With a dense gradient: optimizers that take sparse ones (SGD, Adagrad) do the same with its zeros."""
+    return F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, False)
 
 
 def embedding_bag(
@@ -26,7 +41,7 @@ def embedding_bag(
     Every bag is a row of a table [bags, all indices] of members: for indices in one row with offsets, no other shape
     is known.
     """
-    rows = F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+    rows = F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, False)
     kept = torch.ones_like(input, dtype=torch.bool) if padding_idx is None else input != padding_idx % len(weight)
     if input.dim() == 1:
         if offsets is None:
@@ -56,4 +71,4 @@ def _largest(rows: Tensor, kept: Tensor) -> Tensor:
     return torch.where(kept.any(1, keepdim=True), values, 0.0)
 
 
-FORMS = {F.embedding_bag: embedding_bag}
+FORMS: dict[Any, Any] = {F.embedding: embedding, F.embedding_bag: embedding_bag}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -84,7 +85,7 @@ def _log_likelihood(log_probs: Tensor, labels: Tensor, ends: Tensor, lengths: Te
 
     By the probabilities of prefixes, scaled to a sum of 1 at each time; in float64, whose exponent is wide enough.
     """
-    batch, longest = labels.shape
+    batch = labels.shape[0]
     states = torch.stack([torch.full_like(labels, blank), labels], -1).flatten(1)
     states = torch.cat([states, states.new_full((batch, 1), blank)], 1)
     scores = log_probs.to(torch.float64).gather(2, states.clamp(min=0).expand(log_probs.shape[0], -1, -1))
@@ -124,7 +125,7 @@ def adaptive_log_softmax(self: torch.nn.AdaptiveLogSoftmaxWithLoss, x: Tensor, t
     head = F.log_softmax(self.head(rows), dim=1)
     cutoffs: Sequence[int] = self.cutoffs
     output = head.gather(1, labels.clamp(0, cutoffs[0] - 1).unsqueeze(1)).squeeze(1)
-    for i, (low, high) in enumerate(zip(cutoffs, cutoffs[1:])):
+    for i, (low, high) in enumerate(itertools.pairwise(cutoffs)):
         inside = F.log_softmax(self.tail[i](rows), dim=1)
         chosen = inside.gather(1, (labels - low).clamp(0, high - low - 1).unsqueeze(1)).squeeze(1)
         output = torch.where((labels >= low) & (labels < high), head[:, cutoffs[0] + i] + chosen, output)
@@ -132,4 +133,4 @@ def adaptive_log_softmax(self: torch.nn.AdaptiveLogSoftmaxWithLoss, x: Tensor, t
     return adaptive._ASMoutput(output if is_batched else output.squeeze(0), loss)
 
 
-FORMS = {F.gaussian_nll_loss: gaussian_nll_loss, F.ctc_loss: ctc_loss}
+FORMS: dict[Any, Any] = {F.gaussian_nll_loss: gaussian_nll_loss, F.ctc_loss: ctc_loss}

@@ -5,17 +5,65 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import torch
 from pfvm.errors import CaptureError
+from torch.nn.modules import normalization
+from torch.nn.utils import rnn
 
-FORMS: dict[Any, Callable[..., Any]] = {}
+Patch = tuple[Any, str, Any]  # an object, the name of an attribute, and what stands there while a function is traced
 
 
-def refusal(name: str, advice: str) -> Callable[..., NoReturn]:
-    """A function that raises CaptureError at the line of the user's that calls it."""
+def refuse(name: str, advice: str) -> NoReturn:
+    """Raises CaptureError at the line of the user's that is running."""
+    from pfvm.compiler.capture.source import here
 
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        from pfvm.compiler.capture.source import here
+    raise CaptureError(f"{here()}: {name} cannot be captured; {advice}")
 
-        raise CaptureError(f"{here()}: {name} cannot be captured; {advice}")
 
-    return refuse
+def _refusal(name: str, advice: str) -> Callable[..., NoReturn]:
+    return lambda *_, **__: refuse(name, advice)
+
+
+class _Apply:
+    """Stands for an autograd.Function."""
+
+    apply = staticmethod(
+        _refusal("CrossMapLRN2d, a legacy of Lua whose gradient is not its own,", "write torch.nn.LocalResponseNorm")
+    )
+
+
+_scale = torch.amp.GradScaler.scale
+
+
+def _scaled(self: torch.amp.GradScaler, outputs: Any) -> Any:
+    if self.is_enabled():
+        refuse(
+            "GradScaler, which leaves out a step when a gradient is infinite,",
+            "float32 and bfloat16 need no scaling: make it GradScaler(enabled=False), or write loss.backward() and "
+            "optimizer.step()",
+        )
+    return _scale(self, outputs)
+
+
+_PADDED = (
+    "run the layer over the padded batch and pick what counts afterwards, y[torch.arange(len(y)), lengths - 1] or "
+    "torch.where(mask, y, 0)"
+)
+_LBFGS = (
+    "it decides by the values of the loss how often to call its closure: compile the closure (zero_grad, backward) and "
+    "call optimizer.step(compiled) in PyTorch, or take another optimizer"
+)
+PATCHES: tuple[Patch, ...] = (
+    (normalization, "_cross_map_lrn2d", _Apply),
+    (torch.amp.GradScaler, "scale", _scaled),
+    (rnn, "pack_padded_sequence", _refusal("pack_padded_sequence", _PADDED)),
+    (rnn, "pack_sequence", _refusal("pack_sequence", _PADDED)),
+    (torch.optim.LBFGS, "step", _refusal("torch.optim.LBFGS", _LBFGS)),
+    (
+        torch.optim.SparseAdam,
+        "step",
+        _refusal(
+            "torch.optim.SparseAdam, which leaves out rows without a gradient,", "write torch.optim.Adam or Adagrad"
+        ),
+    ),
+)

@@ -17,6 +17,7 @@ from pfvm.compiler.plan.schedule.cuts import cuts, slice_layout, timed_layout
 from pfvm.errors import UnsupportedOpError
 from plan_support import MACHINES, layouts
 from schedule_support import check_scheduled
+from test_plan_layouts import EVAL_STEP
 from test_plan_schedule import laid
 
 ROWS = """
@@ -98,3 +99,12 @@ def test_what_cannot_be_sliced_is_named() -> None:
     plan = laid(text.replace("float[1000] y", "float[200] y"))
     with pytest.raises(UnsupportedOpError, match=r"does not fit a local memory.*would help"):
         schedule(plan.model, plan.machine, sram_budget=2)
+
+
+def test_slices_of_a_view_are_views_of_slices() -> None:
+    plan = laid(EVAL_STEP)
+    found = schedule(plan.model, plan.machine, "spill_opt", sram_budget=4)
+    check_scheduled(plan.model, plan.machine)
+    declare_moves(plan.model)
+    onnx.checker.check_model(ir.to_proto(plan.model), full_check=True)
+    assert found.sliced and [node.op_type for node in plan.model.graph].count("Reshape") == 2

@@ -60,6 +60,23 @@ def timed_layout(layout: Layout, cut: Cut) -> Layout | None:
     return None if axes is None else Layout(layout.shape, axes, layout.copies)
 
 
+def is_same_but_time(a: Layout, b: Layout) -> bool:
+    """Has every element the same cell and lane, while time slices of one are addresses of the other?
+
+    It is what a Download or an Upload of a whole does that lies in DRAM in slices.
+    """
+    return _cells(a) == _cells(b) and a.padded_shape == b.padded_shape
+
+
+def _cells(layout: Layout) -> tuple[object, ...]:
+    """Of every axis the subaxes of levels and lanes, each with how many positions lie inside it."""
+    axes = []
+    for axis in layout.merged().axes:
+        inside = [math.prod(sub.size for sub in axis[i + 1 :]) for i in range(len(axis))]
+        axes.append(tuple((sub, n) for sub, n in zip(axis, inside) if sub.level not in (ADDRESS, TIME)))
+    return (layout.shape, tuple(axes), tuple(sorted(layout.copies)))
+
+
 def _axes(layout: Layout, cut: Cut, with_time: bool) -> tuple[Axis, ...] | None:
     found = _find(layout.axes[cut.axis], cut)
     if found is None:

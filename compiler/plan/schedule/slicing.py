@@ -7,8 +7,10 @@ node to node.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+import numpy as np
 import onnx_ir as ir
 from pfvm.compiler.plan.layout import Layout
 from pfvm.compiler.plan.machine import Machine
@@ -24,8 +26,8 @@ from pfvm.compiler.plan.mngraph import (
     is_move,
     move_node,
 )
-from pfvm.compiler.plan.ops import contract, reduce
-from pfvm.compiler.plan.ops.table import rank, rule_of
+from pfvm.compiler.plan.ops import contract, reduce, reuse
+from pfvm.compiler.plan.ops.table import dims, rank, rule_of
 from pfvm.compiler.plan.placement import DRAM, IMMEDIATE, Placement, find_placement, place, placement_of
 
 from .cuts import Cut, cuts, slice_layout, timed_layout
@@ -129,18 +131,29 @@ class _Slicer:
         if placement_of(value).location == IMMEDIATE or not self._has_all_slices(value, cut):
             return False
         known = self.cuts.get(value)
-        return known == cut if known is not None else self._can_be_timed(value)
+        if known is not None:
+            return known == cut
+        view = view_of(value)
+        if view is None:
+            return self._can_be_timed(value)
+        axis = viewed_axis(view, cut.axis)
+        return axis is not None and self._allows(view.inputs[0], cut.on(axis), view)
 
     def _can_be_timed(self, value: ir.Value) -> bool:
-        """Is it a memory of its own, which nobody reads from DRAM otherwise?"""
+        """May the whole lie in DRAM in slices? Not if a node reads it from there, or an output names it again."""
         maker = value.producer()
-        if maker is not None and (REUSES in maker.metadata_props or (is_move(maker) and maker.op_type == INPUT_SPLIT)):
+        if maker is not None and is_move(maker) and maker.op_type == INPUT_SPLIT:
             return False
-        for reader, index in value.uses():
-            if REUSES in reader.metadata_props or (
-                placement_of(value).location == DRAM and index in self.streams(reader)
-            ):
+        in_dram = placement_of(value).location == DRAM
+        names = [value]
+        for name in names:
+            if name is not value and name.is_graph_output():
                 return False
+            for reader, index in name.uses():
+                if REUSES in reader.metadata_props and not is_move(reader):
+                    names += reader.outputs
+                elif in_dram and index in self.streams(reader):
+                    return False
         return True
 
     def _has_all_slices(self, value: ir.Value, cut: Cut) -> bool:
@@ -172,6 +185,9 @@ class _Slicer:
         self.graph.remove(node, safe=True)
 
     def _slice(self, node: ir.Node, value: ir.Value, cut: Cut, number: int) -> ir.Value:
+        view = view_of(value)
+        if value not in self.slices and view is not None:
+            self.slices[value] = self._view_slices(node, view, cut)
         if value not in self.slices:
             self._mark(value, cut)
             parts = []
@@ -182,6 +198,31 @@ class _Slicer:
                 parts.append(split.outputs[0])
             self.slices[value] = parts
         return self.slices[value][number]
+
+    def _view_slices(self, node: ir.Node, view: ir.Node, cut: Cut) -> list[ir.Value]:
+        """Slices of a view: views of slices."""
+        source, out = view.inputs[0], view.outputs[0]
+        axis = viewed_axis(view, cut.axis)
+        assert source is not None and axis is not None, "a cut is only chosen where views allow it"
+        parts = []
+        for number in range(cut.count):
+            part = _part(out, cut, number, f"{out.name}_Time_{number}")
+            inputs = [self._slice(node, source, cut.on(axis), number), *view.inputs[1:]]
+            if view.op_type == "Reshape":
+                inputs[1] = self._shape_constant(view.inputs[1], part)
+            self.graph.insert_before(node, _like(view, inputs, [part], f"Time_{number}"))
+            parts.append(part)
+        return parts
+
+    def _shape_constant(self, like: ir.Value | None, part: ir.Value) -> ir.Value:
+        assert like is not None and part.shape is not None
+        shape = np.array(part.shape.numpy(), np.int64)
+        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.Tensor(shape))], num_outputs=1)
+        out = node.outputs[0]
+        out.name, out.type, out.shape = f"{part.name}_shape", like.type, like.shape
+        out.meta.update(like.meta)
+        self.graph.insert_before(self.graph[0], node)
+        return out
 
     def _put_together(self, node: ir.Node, out: ir.Value, parts: list[ir.Value], cut: Cut) -> None:
         whole = ir.Node(
@@ -255,6 +296,23 @@ def _product_axes(node: ir.Node, axis: int) -> list[int | None]:
         (i for i, source in enumerate(product.weight_axes) if source == axis and i != product.weight_contracted), None
     )
     return [axis, weight, *(_broadcast_axis(node, value, axis) for value in node.inputs[2:])]
+
+
+def view_of(value: ir.Value) -> ir.Node | None:
+    """The reuse node that names another value's memory by this one; None for a value of its own."""
+    maker = value.producer()
+    return maker if maker is not None and REUSES in maker.metadata_props and not is_move(maker) else None
+
+
+def viewed_axis(view: ir.Node, axis: int) -> int | None:
+    """The axis of a view's operand that has the same positions as one of the view; None where they are regrouped."""
+    perm = reuse.permutation(view)
+    if perm is not None:
+        return perm[axis]
+    before, after = dims(view.inputs[0]), dims(view.outputs[0])
+    lead = math.prod(after[:axis])
+    found = [i for i, size in enumerate(before) if size == after[axis] and math.prod(before[:i]) == lead]
+    return found[0] if found and after[axis] > 1 else None
 
 
 # ---- values and nodes

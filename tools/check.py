@@ -38,6 +38,7 @@ class Report:
     case: str = ""  # the inputs on which it differs
     node: str | None = None  # the first node that differs, with --nodes
     node_note: str = ""  # with --nodes, why there is none
+    stages: list[str] = field(default_factory=list)  # with --nodes on an emulated device, one line per comparison
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -84,6 +85,8 @@ def check(a: Any, b: Any, settings: Settings | None = None) -> Report:
     seen: dict[str, list[Any]] = {s.name: [] for s in run_a.outputs}
     for case, feeds, reference in _cases(model_a, run_a, settings, report):
         report.cases.append(case)
+        if settings.nodes and not report.stages:
+            report.stages = _stages(model_a, model_b, feeds, settings)
         for name in seen:
             seen[name].append(reference[name])
         _compare_outputs(report, case, feeds, reference, run_a, run_b)
@@ -93,6 +96,27 @@ def check(a: Any, b: Any, settings: Settings | None = None) -> Report:
             return report
     report.node_note = "none, as all outputs agree" if settings.nodes else ""
     report.warnings += _constant_outputs(seen)
+    return report
+
+
+def check_function(target: str, sample: str, device: str, tolerance: Tolerance, nodes: bool, threads: int) -> Report:
+    """A PyTorch function, called eagerly, against its compiled graph on a device. Raises OptionError, CaptureError."""
+    from pfvm.runtime.torch_case import torch_case
+
+    from .export import load_function
+
+    case = torch_case(*load_function(target, sample))
+    settings = Settings(device, device, tolerance, nodes=nodes, threads=threads)
+    run = _load(case.model, device, settings)
+    report = Report(tolerance, "torch", _engine(run, device), cases=["the sample"])
+    results = run(case.feeds)
+    found = (difference(name, value, results[name], tolerance) for name, value in case.outputs.items())
+    report.difference = next((each for each in found if each is not None), None)
+    report.case = "the sample"
+    if nodes and device != ORACLE and _is_emulated(device):
+        from .four_way import four_way
+
+        report.stages = [str(stage) for stage in four_way(case.model, case.feeds, case.outputs)]
     return report
 
 
@@ -109,8 +133,13 @@ def check_files(
     shapes: Sequence[str],
     custom_ops_library: Path | None,
     threads: int | None = None,
+    sample: str = "sample",
 ) -> Report:
     """`check` with what the command line gives. Raises OptionError when there is nothing to compare."""
+    if ".py:" in str(model):
+        if other is not None or inputs is not None:
+            raise OptionError("a PyTorch function is compared with its own graph, on its own sample")
+        return check_function(str(model), sample, device_b, Tolerance(rtol, atol), nodes, threads or 1)
     if threads is not None and not any(device.startswith("pfvm:") for device in (device_a, device_b)):
         raise OptionError("--threads is for pfvm:cpu, and neither --device-a nor --device-b is that")
     if other is None and device_a == device_b:
@@ -208,6 +237,20 @@ def _compare_outputs(
         remark = noise_note(name, reference[name], other[name], run_a, feeds, report.tolerance)
         report.warnings += [remark] if remark else []
         return
+
+
+def _stages(a: ir.Model, b: ir.Model, feeds: Mapping[str, Any], settings: Settings) -> list[str]:
+    """The comparisons of a model on an emulated device, stage by stage."""
+    models = [m for m, d in ((a, settings.device_a), (b, settings.device_b)) if d != ORACLE and _is_emulated(d)]
+    if not models:
+        return []
+    from .four_way import four_way
+
+    return [str(stage) for stage in four_way(models[0], feeds)]
+
+
+def _is_emulated(device: str) -> bool:
+    return parse_device(device).backend == "mncore2"
 
 
 def _find_node(report: Report, a: ir.Model, b: ir.Model, feeds: Mapping[str, Any], settings: Settings) -> None:

@@ -237,7 +237,7 @@ def run(
 
 @app.command()
 def check(
-    model: Model,
+    model: Annotated[Path, typer.Argument(help="ONNX file, or FILE.py:FUNCTION of PyTorch.", show_default=False)],
     other: Annotated[Path | None, typer.Argument(help="The model to compare with; the same one by default.")] = None,
     device_a: Annotated[
         str,
@@ -261,13 +261,17 @@ def check(
     seed: Annotated[int, typer.Option("--seed", help="The first of three seeds of made-up inputs.")] = 0,
     shape: Shapes = [],  # noqa: B006 - typer copies it
     custom_ops_lib: CustomOps = None,
+    sample: Annotated[str, typer.Option("--sample", help="Of a function: its example inputs in the file.")] = "sample",
 ) -> None:
-    """Tell whether two models, or one on two devices, are equal; exit with 1 if not."""
+    """Tell whether two models, one on two devices, or a PyTorch function and its graph are equal; exit with 1 if not.
+
+    With --nodes on mncore2:emu, every step from PyTorch to the emulator's rounding is compared value by value.
+    """
     from .check import check_files
     from .report import print_check
 
     report = check_files(
-        model, other, device_a, device_b, rtol, atol, nodes, inputs, seed, shape, custom_ops_lib, threads
+        model, other, device_a, device_b, rtol, atol, nodes, inputs, seed, shape, custom_ops_lib, threads, sample
     )
     print_check(report)
     if not report.equal:

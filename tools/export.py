@@ -19,19 +19,23 @@ def export(target: str, output: Path, sample: str, freeze: bool | None = None, d
     Raises OptionError (no such file or name, or the file fails), MissingExtraError (it imports torch, which is not
     installed), CaptureError, PfvmError when writing fails.
     """
-    file, colon, name = target.rpartition(":")
-    if not colon or not file or not name:
-        raise OptionError(f"{target!r}: expected FILE.py:FUNCTION")
     axes = parse_dynamic(dynamic)
-    module = _load(Path(file))
-    function = _attribute(module, file, name)
-    example = _attribute(module, file, sample)
-    if callable(example):
-        example = example()
+    function, example = load_function(target, sample)
     from pfvm import export as capture_export  # which, without torch, says what to install
 
     model = capture_export(function, example, output, freeze=freeze, dynamic=axes)
     return f"{output}: {sum(1 for _ in model.graph.all_nodes())} nodes"
+
+
+def load_function(target: str, sample: str) -> tuple[Any, Any]:
+    """`fn` of `file.py:fn` and its example inputs. Raises OptionError, MissingExtraError."""
+    file, colon, name = target.rpartition(":")
+    if not colon or not file or not name:
+        raise OptionError(f"{target!r}: expected FILE.py:FUNCTION")
+    module = _load(Path(file))
+    function = _attribute(module, file, name)
+    example = _attribute(module, file, sample)
+    return function, example() if callable(example) else example
 
 
 def parse_dynamic(texts: Iterable[str]) -> dict[str, dict[int, str]]:

@@ -41,6 +41,7 @@ def check_lines(report: Report) -> list[str]:
         lines.append(f"  first node that differs: {report.node}")
     elif report.node_note:
         lines.append(f"  first node that differs: {report.node_note}")
+    lines += [f"  {line}" for line in report.stages]
     lines.append(f"  compared: {report.engine_a} and {report.engine_b}, on {', '.join(report.cases) or 'no inputs'}")
     lines.append(f"  tolerance: {report.tolerance}")
     return lines

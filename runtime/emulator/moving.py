@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from pfvm.errors import UnsupportedOpError, describe_node
@@ -11,7 +12,7 @@ from .calls import Call
 
 Array = np.ndarray
 
-_MODES = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
+_MODES: dict[str, Any] = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
 
 
 def pad(call: Call, inputs: Sequence[Array | None]) -> Array:
@@ -21,9 +22,9 @@ def pad(call: Call, inputs: Sequence[Array | None]) -> Array:
     given = inputs[1] if len(inputs) > 1 else call.attribute("pads")
     amounts = np.asarray(given, np.int64).reshape(2, -1)
     axes = inputs[3] if len(inputs) > 3 and inputs[3] is not None else np.arange(amounts.shape[1])
-    before, after = np.zeros(x.ndim, np.int64), np.zeros(x.ndim, np.int64)
+    before, after = [0] * x.ndim, [0] * x.ndim
     for k, axis in enumerate(np.ravel(axes)):
-        before[axis], after[axis] = amounts[:, k]
+        before[axis], after[axis] = (int(amount) for amount in amounts[:, k])
     kept = [slice(max(0, -b), size - max(0, -a)) for b, a, size in zip(before, after, x.shape)]
     widths = [(max(0, b), max(0, a)) for b, a in zip(before, after)]
     mode = call.attribute("mode", "constant")

@@ -61,7 +61,7 @@ def attributes(strides: Sequence[int], dilations: Sequence[int], pads: Sequence[
 @pytest.mark.parametrize("bias", [False, True])
 def test_convolution_of_a_batch(sizes, kernel, strides, dilations, pads, bias) -> None:
     call = f"y = Conv {attributes(strides, dilations, pads)} (x, w{', b' if bias else ''})"
-    text = graph([3, 5, *sizes], [16, 5, *kernel], call, ", float[16] b" if bias else "")
+    text = graph([3, 256, *sizes], [257, 256, *kernel], call, ", float[257] b" if bias else "")
     assert forms(text)["Conv"] == 0
     assert_same(text)
 
@@ -106,7 +106,7 @@ def test_gradient_of_an_input(sizes, kernel, strides, dilations, pads, extra) ->
     """The transposed convolution from any image, with the output padding that a stride allows."""
     padding = [min(extra, s - 1) for s in strides]
     call = f"y = ConvTranspose {attributes(strides, dilations, pads, f', output_padding = {padding}')} (x, w)"
-    text = graph([3, 6, *sizes], [6, 16, *kernel], call)
+    text = graph([3, 256, *sizes], [256, 257, *kernel], call)
     assert forms(text)["ConvTranspose"] == any(d != 1 for d in dilations)  # Col2Im is wrong with those
     assert_same(text)
 
@@ -116,6 +116,8 @@ def test_gradient_of_an_input(sizes, kernel, strides, dilations, pads, extra) ->
     [
         graph([1, 16, 4, 4], [16, 16, 3, 3], "y = Conv (x, w)"),  # one image is one product already
         graph([2, 16, 32, 32], [16, 16, 3, 3], "y = Conv (x, w)"),
+        graph([2, 16, 10, 10], [16, 16, 3, 3], "y = Conv (x, w)"),  # few weights, many places
+        graph([2, 16, 8, 8], [16, 16, 3, 3], "y = ConvTranspose (x, w)"),
         graph([2, 16, 4, 4], [16, 8, 3, 3], "y = Conv <group = 2> (x, w)"),
         graph([2, 16, 4, 4], [16, 16, 3, 3], 'y = Conv <auto_pad = "SAME_UPPER"> (x, w)'),
         graph([2, 16, 4, 4], [16, 16, 3, 3], "y = ConvTranspose (x, w)", opset=13),  # no Col2Im

@@ -56,6 +56,11 @@ def operands(node: ir.Node, rw: Rewriter) -> Operands | None:
     return Operands(x, w, view.at(2), x_shape, w_shape, y_shape, strides, dilations, pads[:rank], pads[rank:])
 
 
+def one_product_pays_off(images: int, places: int, weights: int) -> bool:
+    """Whether one product for all images is better than one for each, which reads all weights for its few places."""
+    return images > 1 and (places <= 16 or (places <= 64 and weights >= 1 << 16))
+
+
 def kernel_ranges(o: Operands, sizes: Sequence[int]) -> list[list[range]]:
     """Per spatial axis and place in the window: the rows of the padded image that it meets in `sizes` outputs."""
     return [

@@ -17,6 +17,7 @@ from .columns import (
     Operands,
     columns,
     kernel_ranges,
+    one_product_pays_off,
     operands,
     output_ranges,
     padded,
@@ -27,9 +28,8 @@ from .columns import (
 from .readers import kept_outputs, swapping_reader
 
 # ONNX Runtime multiplies image by image; with few outputs an image it reads all weights for each. Measured on 8 images,
-# 3×3, two threads: 512 channels of 2×2 3.5 → 1.4 ms, 256 of 4×4 1.2 → 1.3, 128 of 8×8 1.5 → 1.3, 64 of 16×16 1.6 → 2.1;
-# the matrix serves the weight's gradient as well.
-_MOST_PLACES = 64
+# 3×3, two threads: 512 channels of 2×2 3.5 → 1.4 ms, 256 of 4×4 1.2 → 1.3, 128 of 8×8 1.5 → 1.3; 256 images of 4×4 with
+# 128 channels 18 → 11, of 8×8 with 64 10 → 18. The matrix serves the weight's gradient as well.
 _MOST_TAPS = 49
 # Of gradients of weights its product is as wide as the weight has places. Measured likewise: 3×3 of 64 channels, images
 # of 16×16, 5.7 → 1.7 ms; 512 of 2×2 6.4 → 2.2; 5×5 of 16, 32 images of 28×28 20 → 9; but 7×7 of 3 channels 2.5 → 3.7.
@@ -37,6 +37,7 @@ _MOST_OUTPUTS = 36
 _FEWEST_CHANNELS = 16
 # Elements of the matrix of all windows: above, one product for each output does without it (and is as fast there).
 _LARGEST_MATRIX = 2_000_000
+_LARGEST_MATRIX_OF_FORWARD = 8_000_000
 # Weights this much larger than the image are not turned round.
 _LARGEST_RATIO = 8
 
@@ -77,9 +78,11 @@ def _by_outputs_pays_off(o: Operands, sizes: Sequence[int]) -> bool:
 
 
 def _by_window_pays_off(o: Operands, sizes: Sequence[int]) -> bool:
-    if o.x_shape[0] == 1 or math.prod(sizes) > _MOST_PLACES or math.prod(o.kernel) > _MOST_TAPS:
+    places, taps_ = math.prod(sizes), math.prod(o.kernel)
+    if taps_ > _MOST_TAPS or o.w_shape[0] < _FEWEST_CHANNELS:
         return False
-    return o.w_shape[0] >= _FEWEST_CHANNELS
+    is_large = taps_ * o.x_shape[1] * o.x_shape[0] * places > _LARGEST_MATRIX_OF_FORWARD
+    return not is_large and one_product_pays_off(o.x_shape[0], places, math.prod(o.w_shape))
 
 
 def _swap(o: Operands) -> list[int]:

@@ -10,11 +10,16 @@ import time
 import onnx_ir as ir
 import pytest
 from pfvm.compiler.importer import read_model
+from pfvm.compiler.plan.alternatives import choose_layouts, cycles
+from pfvm.compiler.plan.cost import CostModel
+from pfvm.compiler.plan.dtypes import assign_dtypes
 from pfvm.compiler.plan.forms import Forms
+from pfvm.compiler.plan.layouts import assign_layouts
 from pfvm.compiler.plan.machine import load_machine
 from pfvm.compiler.plan.mngraph import GATHERED, REUSES, values
 from pfvm.compiler.plan.placement import Placement, placement_of
 from pfvm.compiler.plan.planner import Plan, lay_out
+from pfvm.compiler.plan.prepare import prepare
 from pfvm.errors import OptionError
 from plan_support import write_pond
 from support import model
@@ -209,3 +214,14 @@ def test_the_smaller_operand_of_a_product_of_computed_values_is_the_one_with_cop
 def test_a_larger_weight_that_comes_from_dram_is_streamed() -> None:
     text = "(float[8,64] x, float[256,64] w) => (float[8,256] y) { y = Gemm<transB = 1>(x, w) }"
     assert kinds(planned(text)) == ["Gemm"]
+    turned = planned(text, turn_weights=True)
+    assert [value.name for value in node(turned, "Gemm").inputs] == ["w", "x"]
+
+
+def test_turning_a_product_is_kept_only_where_the_plan_gets_cheaper() -> None:
+    text = "(float[64,64] x, float[64,64] w) => (float[64,64] y)"
+    text += "{ a = Relu(x) b = Relu(w) p = MatMul(a, b) y = MatMul(b, p) }"
+    source, machine = read_model(model(HEAD + text)), load_machine()
+    prepared = assign_dtypes(prepare(source, {}), machine)
+    costs = CostModel(machine)
+    assert cycles(choose_layouts(prepared, machine), costs) <= cycles(assign_layouts(prepared.clone(), machine), costs)

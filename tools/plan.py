@@ -31,6 +31,12 @@ def plan(
     dtype: Annotated[
         list[str], typer.Option("--dtype", help="Of the outputs of one node: NAME=Float. Repeatable.")
     ] = [],  # noqa: B006
+    turn_weights: Annotated[
+        bool,
+        typer.Option(
+            "--turn-weights", help="Deal a product's weight and copy its data where that is cheaper."
+        ),
+    ] = False,
     sram_budget: Annotated[
         float | None, typer.Option("--sram-budget", help="Part of each local memory that may be used, or long words.")
     ] = None,
@@ -56,7 +62,7 @@ def plan(
 
 _OPTIONS = frozenset(
     (
-        *("machine", "scheduler", "float_dtype", "sram_budget", "prefetch"),
+        *("machine", "scheduler", "float_dtype", "turn_weights", "sram_budget", "prefetch"),
         *("search_steps", "time_budget", "seed", "unroll_limit"),
     )
 )

@@ -6,7 +6,7 @@ inputs of the graph. Then forwards: each node's rule says how its operands must 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
@@ -27,14 +27,15 @@ from .state import settle_state
 from .wishes import Wishes
 
 
-def assign_layouts(model: ir.Model, machine: Machine) -> ir.Model:
+def assign_layouts(model: ir.Model, machine: Machine, other_way: Collection[str] = ()) -> ir.Model:
     """Gives every value a Placement and inserts the moves that layouts need, in place.
 
+    other_way: outputs of products whose operands change places against the rule of `orient`.
     Small constants become Constant nodes at the head (IMM); inputs and initializers are in DRAM; the schedule decides
     about the rest. The dtypes must be assigned.
     """
     forms = Forms(machine)
-    orient_products(model)
+    orient_products(model, other_way)
     place_constants(model)
     work = _Assigner(model, forms)
     for node in list(model.graph):

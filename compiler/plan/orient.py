@@ -8,6 +8,8 @@ the rows of a batch (gradients of weights) are such: of xᵀ and g the smaller i
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
 from .dtypes import KEY, device_dtype, origin
@@ -15,21 +17,30 @@ from .ops import contract
 from .ops.table import dims, rule_of, size
 
 
-def orient_products(model: ir.Model) -> None:
-    """Swaps the operands of products whose second is computed and the larger one, in place."""
+def orient_products(model: ir.Model, other_way: Collection[str] = ()) -> None:
+    """Swaps the operands of products whose second is computed and the larger one, in place.
+
+    other_way: names of the outputs of products that are turned against this rule.
+    """
     for node in list(model.graph):
-        if rule_of(node).kind == "contract" and contract.is_local(node) and _is_better_swapped(node):
+        if is_swappable(node) and _is_better_swapped(node) != (node.outputs[0].name in other_way):
             _swap(model, node)
+
+
+def is_swappable(node: ir.Node) -> bool:
+    """Can the operands of a node change places: a product of two matrices, or of as many pairs of them?"""
+    if rule_of(node).kind != "contract" or not contract.is_local(node):
+        return False
+    data, weight = dims(node.inputs[0]), dims(node.inputs[1])
+    return len(weight) == len(data) and weight[:-2] == data[:-2]
 
 
 def _is_better_swapped(node: ir.Node) -> bool:
     data, weight = node.inputs[0], node.inputs[1]
-    if size(weight) <= size(data) or _comes_from_dram(weight):
-        return False
-    return len(dims(weight)) == len(dims(data)) and dims(weight)[:-2] == dims(data)[:-2]
+    return size(weight) > size(data) and not comes_from_dram(weight)
 
 
-def _comes_from_dram(value: ir.Value | None) -> bool:
+def comes_from_dram(value: ir.Value | None) -> bool:
     """An input or an initializer, maybe under another shape."""
     while value is not None and value.producer() is not None:
         producer = value.producer()

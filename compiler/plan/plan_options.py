@@ -27,6 +27,9 @@ class PlanOptions(pydantic.BaseModel):
     shapes: dict[str, tuple[pydantic.PositiveInt, ...]] = pydantic.Field(
         {}, description="shapes of inputs, by the input's name"
     )
+    turn_weights: bool = pydantic.Field(
+        False, description="copy a product's data and deal its weight where that is cheaper than streaming the weight"
+    )
     sram_budget: float | None = pydantic.Field(
         None, gt=0, description="part of each local memory that the plan may use (up to 1), or long words"
     )

@@ -9,8 +9,8 @@ from typing import Any
 import onnx_ir as ir
 from pfvm.passes.constant_subgraph import Evaluate
 
+from .alternatives import choose_layouts
 from .dtypes import assign_dtypes
-from .layouts import assign_layouts
 from .machine import Machine, load_machine
 from .plan_options import PlanOptions
 from .prepare import prepare
@@ -60,5 +60,4 @@ def lay_out(
     machine = load_machine(chosen.machine)
     prepared = prepare(model, chosen.shapes, evaluate, chosen.unroll_limit)
     assign_dtypes(prepared, machine, chosen.float_dtype, chosen.dtypes)
-    assign_layouts(prepared, machine)
-    return Plan(prepared, machine, chosen)
+    return Plan(choose_layouts(prepared, machine, chosen.turn_weights), machine, chosen)

@@ -31,6 +31,7 @@ ENTRY %main.9 (a.1: f32[8,128], b.1: f32[128,8]) -> f32[8] {
   %pair = (f32[8]{0}, /*index=1*/(s32[], bf16[8,8]{1,0:T(8,128)(2,1)})) fusion(%bitcast, /*index=1*/%b.1, %c), \
 kind=kLoop, calls=%fused, backend_config={"estimated_cycles":"7","x":["a, b"]}
   %first = f32[8]{0} get-tuple-element(%pair), index=0
+  %flat = f32[1]{0} bitcast(%c)
   %second = (s32[], bf16[8,8]{1,0:T(8,128)(2,1)}) get-tuple-element(%pair), index=1
   %inner = bf16[8,8]{1,0:T(8,128)(2,1)} get-tuple-element(%second), index=1
   %out = f32[8]{0} custom-call(%first, %inner), custom_call_target="f(x, y)"
@@ -43,7 +44,7 @@ def test_a_scheduled_module_is_read_in_its_order_with_its_own_layouts_and_memori
     graph = read_hlo(HLO, ["unused", "x"], "HBM").graph
     assert [value.name for value in graph.inputs] == ["x", "b.1"]
     assert [node.op_type for node in graph] == [
-        "constant", "copy-start", "copy-done", "bitcast", "fusion", "custom-call",
+        "constant", "copy-start", "copy-done", "bitcast", "fusion", "bitcast", "custom-call",
     ]  # fmt: skip
     assert [value.name for value in graph.outputs] == ["out"]
     call = graph[-1]
@@ -51,6 +52,7 @@ def test_a_scheduled_module_is_read_in_its_order_with_its_own_layouts_and_memori
     places = {out.name: find_foreign(out) for node in graph for out in node.outputs}
     assert (places["copy-done"].layout, places["copy-done"].location) == ("{1,0:T(8,128)S(1)}", "VMEM")
     assert (places["bitcast"].parent, places["out"].location, places["c"].location) == ("copy-done", "HBM", "IMM")
+    assert (places["flat"].parent, places["flat"].location) == ("c", "IMM")  # a bitcast is where its operand is
     assert (places["pair:1:1"].dtype, places["pair:1:1"].address) == ("bf16", None)
 
 

@@ -17,10 +17,11 @@ from .executable import XlaExecutable
 from .scheduled import read_hlo
 
 MAIN_MEMORY = {"cpu": "HOST", "cuda": "HBM", "tpu": "HBM"}
-_NOTES = {
-    "cpu": "XLA's CPU compiler states no cycles; flops and bytes are its own estimates, loop bodies counted once",
-}
-_NOTE = "flops and bytes are XLA's own estimates, loop bodies counted once"
+_NOTES = (
+    "flops and bytes are XLA's own estimates, loop bodies counted once",
+    "what a while, a call or a fusion runs is one node",
+)
+_NO_CYCLES = "XLA's CPU compiler states no cycles"
 
 
 def write_artifacts(executable: XlaExecutable, directory: pathlib.Path) -> None:
@@ -68,7 +69,7 @@ def make_report(programs: Sequence[Compiled], graphs: Sequence[ir.Model], platfo
         "lower_bound": None,
         "readings": [],
         "options": None,
-        "notes": [_NOTES.get(platform, _NOTE)],
+        "notes": [*_NOTES, *([_NO_CYCLES] if platform == "cpu" else [])],
     }
 
 

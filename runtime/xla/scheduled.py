@@ -1,7 +1,8 @@
 """XLA's scheduled program as a graph: its entry computation, in the order in which it runs, with layouts and memories.
 
-Nodes are of domain `xla`, values have a ForeignPlacement. A bitcast names its operand's memory again; tuples and their
-elements are no nodes. What the text does not say (addresses, cycles on a CPU) is left out.
+Nodes are of domain `xla`, values have a ForeignPlacement. What a while, a call or a fusion runs is one node. A bitcast
+names its operand's memory again; tuples and their elements are no nodes. What the text does not say (addresses, cycles on
+a CPU) is left out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import onnx_ir as ir
-from pfvm.compiler.plan.foreign import ForeignPlacement, place_foreign
+from pfvm.compiler.plan.foreign import ForeignPlacement, find_foreign, place_foreign
 from pfvm.compiler.plan.placement import IMMEDIATE
 from pfvm.errors import PfvmError
 
@@ -171,6 +172,9 @@ class _Reader:
         layout = match["layout"]
         space = re.search(r"S\((\d+)\)", layout or "")
         where = location or (_SPACES.get(space[1], f"S({space[1]})") if space else self.memory)
+        if parent is not None:
+            there = find_foreign(parent)
+            where = where if there is None or there.location is None else there.location
         alias = None if parent is None else parent.name
         place_foreign(value, ForeignPlacement("XLA", layout, match["dtype"], where, parent=alias))
         return value

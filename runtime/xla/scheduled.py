@@ -1,8 +1,8 @@
 """XLA's scheduled program as a graph: its entry computation, in the order in which it runs, with layouts and memories.
 
 Nodes are of domain `xla`, values have a ForeignPlacement. What a while, a call or a fusion runs is one node. A bitcast
-names its operand's memory again; tuples and their elements are no nodes. What the text does not say (addresses, cycles on
-a CPU) is left out.
+names its operand's memory again; tuples and their elements are no nodes. What the text does not say is left out:
+addresses, and cycles on a CPU.
 """
 
 from __future__ import annotations

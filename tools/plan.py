@@ -33,9 +33,7 @@ def plan(
     ] = [],  # noqa: B006
     turn_weights: Annotated[
         bool,
-        typer.Option(
-            "--turn-weights", help="Deal a product's weight and copy its data where that is cheaper."
-        ),
+        typer.Option("--turn-weights", help="Deal a product's weight and copy its data where that is cheaper."),
     ] = False,
     sram_budget: Annotated[
         float | None, typer.Option("--sram-budget", help="Part of each local memory that may be used, or long words.")

@@ -48,7 +48,8 @@ class Reference:
         return {str(value.name): _given(values[value]) for value in self.model.graph.outputs}
 
     def _kept(self, value: ir.Value, x: Array) -> Array:
-        return self.arithmetic.store(x, placement_of(value).dtype, value.dtype)
+        # In one piece of memory, as the emulator loads values: the order of numpy's sums depends on it.
+        return np.asarray(self.arithmetic.store(x, placement_of(value).dtype, value.dtype), order="C")
 
 
 def _given(x: Array | None) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.compiler.plan.mngraph import DOMAIN, GATHERED, INPUT_SPLIT, REFILL
 from pfvm.compiler.plan.ops.table import PadNeed, rule_of
-from pfvm.errors import InvalidModelError, describe_node
+from pfvm.errors import describe_node
 
 from .arithmetic import Arithmetic
 from .calls import Call
@@ -26,8 +26,6 @@ Operands = list[Held | None]
 def move_step(call: Call, arithmetic: Arithmetic, source: Held, out: Held) -> Step:
     """A node that only moves, re-lays, refills, cuts or converts one value. Raises EmulatorError."""
     node, machine = call.node, arithmetic.machine
-    if source.constant is not None:
-        raise InvalidModelError(f"{describe_node(node)}: a constant inside the program is not moved")
     if node.domain == DOMAIN and node.op_type == INPUT_SPLIT:
         return _split(call, arithmetic, source, out)
     check_move(node, source, out, machine)

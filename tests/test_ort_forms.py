@@ -24,7 +24,7 @@ WINDOWS = [
     ([4, 6], [1, 1], [2, 2], [1, 1], [0, 0, 0, 0]),
     ([4, 4], [1, 1], [1, 1], [1, 1], [0, 0, 0, 0]),
     ([7, 6], [2, 3], [1, 2], [2, 1], [1, 0, 2, 1]),
-    ([9, 8], [5, 2], [3, 1], [1, 3], [2, 3, 0, 1]),
+    ([9, 7], [5, 2], [3, 1], [1, 3], [2, 3, 0, 1]),
     ([11], [4], [2], [2], [3, 1]),
     ([6], [1], [1], [1], [0, 0]),
     ([4, 3, 4], [2, 3, 1], [2, 1, 1], [1, 1, 1], [1, 1, 0, 0, 1, 0]),
@@ -107,7 +107,8 @@ def test_gradient_of_an_input(sizes, kernel, strides, dilations, pads, extra) ->
     padding = [min(extra, s - 1) for s in strides]
     call = f"y = ConvTranspose {attributes(strides, dilations, pads, f', output_padding = {padding}')} (x, w)"
     text = graph([3, 256, *sizes], [256, 257, *kernel], call)
-    assert forms(text)["ConvTranspose"] == any(d != 1 for d in dilations)  # Col2Im is wrong with those
+    is_wrong = len(sizes) != 2 and any(d != 1 for d in dilations)  # ONNX Runtime's Col2Im leaves dilations out there
+    assert forms(text)["ConvTranspose"] == is_wrong
     assert_same(text)
 
 

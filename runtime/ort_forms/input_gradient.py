@@ -24,8 +24,8 @@ def input_gradient(node: ir.Node, rw: Rewriter) -> bool:
         return False
     if rw.view(node).attr("output_shape") not in (None, ()) or rw.view(node).attr("output_padding") is RUNTIME:
         return False
-    if any(d != 1 for d in o.dilations):
-        return rw.reject("input_gradient", "ONNX Runtime's Col2Im is wrong with dilations")
+    if len(o.dilations) != 2 and any(d != 1 for d in o.dilations):
+        return rw.reject("input_gradient", "ONNX Runtime's Col2Im leaves dilations out but for two axes")
     batch, depth, *sizes = o.x_shape
     places, width = math.prod(sizes), math.prod(o.w_shape[1:])
     if not _covers(o):

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 from pfvm.passes.dims import same_dims, static_shape
-from pfvm.passes.rewriter import SEALED_DOMAIN, Rewriter
+from pfvm.passes.rewriter import Rewriter
 from pfvm.passes.view import constant_tensor
 from pfvm.runtime.ort_expand.kernels import kernels_at
 
@@ -40,7 +40,7 @@ def _as_matrix(node: ir.Node, rw: Rewriter) -> list[int] | None:
     if any(static_shape(value) not in (shape, (), (1,)) for value in node.inputs if value is not None):
         return None
     results = rw.model.graph.outputs if node.graph is rw.model.graph else []
-    tensors = [value for value in node.outputs if static_shape(value) not in ((), (1,))]
+    tensors = [value for value in node.outputs if not _is_number(value)]
     is_free = all(static_shape(v) == shape and not v.uses() and results.count(v) == 1 for v in tensors)
     return matrix if is_free else None
 
@@ -62,26 +62,24 @@ def _has_kernel() -> bool:
     return any(kernel.accepts({"T": "tensor(float)"}) for kernel in kernels)
 
 
+def _is_number(value: ir.Value) -> bool:
+    return static_shape(value) in ((), (1,))
+
+
 def inline_update(node: ir.Node, rw: Rewriter) -> bool:
     """The call of an update of a large parameter becomes the operators of its function, for the rule below to see."""
     function = rw.model.functions.get(node.op_identifier())
-    if node.domain != SEALED_DOMAIN or not node.op_type.rstrip("0123456789").endswith("Update"):
+    if function is None or function.attributes or not function.name.rstrip("0123456789").endswith("Update"):
         return False
     matrix = _as_matrix(node, rw)
-    if (
-        function is None
-        or function.attributes
-        or not _has_kernel()
-        or (matrix is None and not _is_large(node.outputs[0]))
-    ):
+    if not _has_kernel() or (matrix is None and not _is_large(node.outputs[0])):
         return False
-    operands = [
-        reshape(v, matrix, node, rw)
-        if matrix is not None and v is not None and static_shape(v) not in ((), (1,))
-        else v
-        for v in node.inputs
-    ]
-    values: dict[ir.Value | None, ir.Value | None] = {None: None, **dict(zip(function.inputs, operands))}
+
+    def viewed(value: ir.Value | None) -> ir.Value | None:
+        return value if value is None or matrix is None or _is_number(value) else reshape(value, matrix, node, rw)
+
+    values: dict[ir.Value | None, ir.Value | None] = {None: None}
+    values.update(zip(function.inputs, map(viewed, node.inputs)))
     for inner in function:
         tensor = constant_tensor(inner.outputs[0])
         if tensor is not None:
@@ -99,10 +97,8 @@ def _typed(node: ir.Node) -> ir.Value:
     out, shapes = node.outputs[0], [static_shape(value) for value in node.inputs if value is not None]
     like = node.inputs[1] if node.op_type == "Where" else node.inputs[0]
     if node.op_type in _ARITHMETIC and like is not None and None not in shapes:
-        out.type, out.shape = (
-            like.type,
-            ir.Shape(np.broadcast_shapes(*(shape for shape in shapes if shape is not None))),
-        )
+        out.shape = ir.Shape(np.broadcast_shapes(*(shape for shape in shapes if shape is not None)))
+        out.type = like.type
         if node.op_type == "Cast":
             out.type = ir.TensorType(ir.DataType(node.attributes["to"].as_int()))
     return out
@@ -117,7 +113,7 @@ def scaled_sum(node: ir.Node, rw: Rewriter) -> bool:
         if mul is None or scaled is None or other is None or len(scaled.uses()) != 1 or scaled.is_graph_output():
             continue  # the product is needed elsewhere
         for tensor, scale in (mul.inputs, mul.inputs[::-1]):
-            if tensor is None or scale is None or static_shape(scale) not in ((), (1,)):
+            if tensor is None or scale is None or not _is_number(scale):
                 continue
             if not _is_large(tensor) or not same_dims(tensor.shape, other.shape):
                 continue

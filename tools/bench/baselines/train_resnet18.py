@@ -76,15 +76,27 @@ def _turned(weight: np.ndarray) -> np.ndarray:
     return weight.transpose(2, 3, 1, 0) if weight.ndim == 4 else weight.T if weight.ndim == 2 else weight
 
 
+def _conv(x: Any, weight: Any, stride: int) -> Any:
+    """Patches times the kernel: on a CPU the whole step takes a fifth of the time that it takes with lax's convolution,
+    whose code for the gradients of strided ones, and for images smaller than the kernel, is slow."""
+    size, _, inputs, outputs = weight.shape
+    pad = size // 2
+    if inputs < 8:
+        pads = [(pad, pad)] * 2
+        return lax.conv_general_dilated(x, weight, (stride, stride), pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    padded = jnp.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    count = (x.shape[1] + 2 * pad - size) // stride + 1
+    last = (count - 1) * stride + 1
+    views = [padded[:, i : i + last : stride, j : j + last : stride] for i in range(size) for j in range(size)]
+    return jnp.concatenate(views, -1) @ weight.reshape(-1, outputs)
+
+
 def _loss(params: Any, running: Any, batch: Batch) -> Any:
     new: dict[str, Any] = {}
 
     def conv_bn(x: Any, conv: str, bn: str, stride: int = 1) -> Any:
         weight = params[f"{conv}.weight"]
-        pad = weight.shape[0] // 2
-        x = lax.conv_general_dilated(
-            x, weight, (stride, stride), [(pad, pad)] * 2, dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
+        x = _conv(x, weight, stride)
         mean, count = x.mean((0, 1, 2)), x.size // x.shape[-1]
         variance = jnp.square(x - mean).mean((0, 1, 2))
         for name, value in (("mean", mean), ("var", variance * np.float32(count / (count - 1)))):

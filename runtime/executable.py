@@ -124,7 +124,7 @@ def check_feeds(
 def _check_names(inputs: Sequence[TensorSpec], known: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> None:
     # An optional-typed input that is left out would be None; it must still be given, so that a typing error is seen.
     missing = [s for s in inputs if s.name not in feeds]
-    names = [s.name for s in known]
+    names = {s.name: None for s in known}
     unknown = [name for name in feeds if name not in names]
     if missing:
         given = f"; {short(unknown[0])}, which was given, is no input of the model" if unknown else ""

@@ -143,7 +143,7 @@ class SegmentRunner:
 
     def __call__(self, env: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
         """Run on the values of `env`; state that it lacks is taken from the model. Returns the segment's outputs."""
-        values = {v: self._value(v, env) for v in self.segment.inputs}
+        values = {v: env[v] if v in env else self._value(v, env) for v in self.segment.inputs}
         executable = self._executables.get(self._key(values))
         if executable is None:
             with self._lock:
@@ -158,10 +158,12 @@ class SegmentRunner:
         return self._weights.on_device(value, self._device)
 
     def _key(self, values: Mapping[ir.Value, Any]) -> Key:
-        special = self._specialization.inputs
+        """State that is donated keeps its type from call to call, so it need not be looked at."""
+        special, state = self._specialization.inputs, self.donations
         return tuple(
             ("value", np.shape(x), np.asarray(x).tobytes()) if v in special else ("shape", x.dtype, x.shape)
             for v, x in values.items()
+            if v not in state or v in special
         )
 
     def _compile(self, values: Mapping[ir.Value, Any]) -> Compiled:

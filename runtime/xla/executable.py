@@ -181,7 +181,8 @@ class XlaExecutable:
             except RunRefused as refused:
                 self._take_back(state, refused.outputs)
                 raise refused.error from None
-            return {value.name or "": self._raw_result(value, env) for value in self._graph_outputs}
+            outputs = self._graph_outputs
+            return {v.name or "": env[v] if v in env else self._raw_result(v, env) for v in outputs}
 
     def _take_back(self, state: dict[str, jax.Array], outputs: Mapping[ir.Value, Any]) -> None:
         for runner in self._plan.device_runners:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.plan.planner import Plan, lay_out
+from pfvm.compiler.plan.prepare import prepare
 from pfvm.errors import InputError, OptionError, UnsupportedOpError
 from pfvm.runtime.ort import OrtExecutable, evaluate
 from support import model
@@ -31,9 +33,6 @@ def planned(text: str, **options: object) -> Plan:
 
 @pytest.mark.parametrize("text", [LOOP, SCAN, BRANCH], ids=["Loop", "Scan", "If"])
 def test_what_is_known_is_made_straight_and_means_the_same(text: str) -> None:
-    import numpy as np
-    from pfvm.compiler.plan.prepare import prepare
-
     source = read_model(model(HEAD + text))
     straight = prepare(source, {}, evaluate)
     assert not {"Loop", "Scan", "If"} & {node.op_type for node in straight.graph}
@@ -87,3 +86,28 @@ def test_random_numbers_are_an_error() -> None:
 def test_unknown_options_are_errors() -> None:
     with pytest.raises(OptionError, match="no option --machin; did you mean '--machine'"):
         planned(LOOP, machin="x")
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+def test_softmax_of_old_opsets_flattens_the_axes_behind_its_own(axis: int) -> None:
+    head = '<ir_version: 7, opset_import: ["" : 11]> g '
+    source = read_model(model(head + f"(float[2,3,4] x) => (float[2,3,4] y) {{ y = Softmax<axis = {axis}>(x) }}"))
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)}
+    prepared = prepare(source, {})
+    np.testing.assert_allclose(OrtExecutable(prepared)(feeds)["y"], OrtExecutable(source)(feeds)["y"], rtol=1e-6)
+    (softmax,) = [node for node in prepared.graph if node.op_type == "Softmax"]
+    assert softmax.attributes["axis"].as_int() == len(softmax.inputs[0].shape) - 1  # type: ignore[arg-type, union-attr]
+
+
+def test_a_batch_normalization_that_trains_runs_gathered() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 15]> g (float[2,3,8] x, float[3] s, float[3] b, float[3] m, float[3] v)
+      => (float[2,3,8] y, float[3] m1, float[3] v1) { y, m1, v1 = BatchNormalization<training_mode = 1>(x, s, b, m, v) }"""
+    plan = lay_out(read_model(model(text)))
+    assert [node.metadata_props.get("pfvm.gathered") for node in plan.model.graph] == ["1"]
+
+
+def test_strings_and_sequences_have_no_place() -> None:
+    with pytest.raises(UnsupportedOpError, match="'x' is STRING: a plan has places for tensors of numbers"):
+        planned("(string[2] x) => (string[2] y) { y = Identity(x) }")
+    with pytest.raises(UnsupportedOpError, match=r"'s' is Sequence.*: a plan has places for tensors of numbers"):
+        planned("(float[2] x) => (float[4] y) { s = SequenceConstruct(x, x) y = ConcatFromSequence<axis = 0>(s) }")

@@ -15,6 +15,7 @@ from pfvm.passes.effects import Effect, bodies
 from pfvm.passes.rewriter import Rewriter
 
 from .functions import mark_functions
+from .old_forms import modernize, trains
 from .unroll import Unroller
 
 
@@ -43,6 +44,7 @@ def prepare(
     mark_functions(working)
     rewriter = _inferred(working)
     _check(working, rewriter)
+    modernize(rewriter)
     return working
 
 
@@ -82,17 +84,30 @@ def _check_inputs(model: ir.Model) -> None:
 
 
 def _check(model: ir.Model, rewriter: Rewriter) -> None:
+    for value in model.graph.inputs:
+        _check_type(value)
     for node in model.graph:
         if bodies(node):
             raise UnsupportedOpError(_why_it_stays(node))
-        if rewriter.effect(node) is not Effect.PURE:
+        if rewriter.effect(node) is not Effect.PURE and not trains(node, rewriter):
             raise UnsupportedOpError(f"{describe_node(node)}: a plan is deterministic, and this node is not")
         for out in node.outputs:
+            _check_type(out)
             if out.name and (static_shape(out) is None or out.dtype is None):
                 raise UnsupportedOpError(
                     f"{describe_node(node)}: its output {out.name!r} has no fixed shape ({out.shape}); it may depend "
                     "on values that are known only when the model runs"
                 )
+
+
+def _check_type(value: ir.Value) -> None:
+    """Tensors of numbers and booleans have a place on a machine; what is not known yet is not judged."""
+    kind = value.type
+    if kind is not None and (not isinstance(kind, ir.TensorType) or kind.dtype in _NO_NUMBERS):
+        raise UnsupportedOpError(f"{value.name!r} is {kind}: a plan has places for tensors of numbers and of booleans")
+
+
+_NO_NUMBERS = (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
 
 
 def _why_it_stays(node: ir.Node) -> str:

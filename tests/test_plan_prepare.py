@@ -100,8 +100,9 @@ def test_softmax_of_old_opsets_flattens_the_axes_behind_its_own(axis: int) -> No
 
 
 def test_a_batch_normalization_that_trains_runs_gathered() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 15]> g (float[2,3,8] x, float[3] s, float[3] b, float[3] m, float[3] v)
-      => (float[2,3,8] y, float[3] m1, float[3] v1) { y, m1, v1 = BatchNormalization<training_mode = 1>(x, s, b, m, v) }"""
+    text = """<ir_version: 8, opset_import: ["" : 15]>
+    g (float[2,3,8] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2,3,8] y, float[3] m1, float[3] v1)
+    { y, m1, v1 = BatchNormalization<training_mode = 1>(x, s, b, m, v) }"""
     plan = lay_out(read_model(model(text)))
     assert [node.metadata_props.get("pfvm.gathered") for node in plan.model.graph] == ["1"]
 

@@ -55,4 +55,13 @@ def expand(call: Call, inputs: Sequence[Array | None]) -> Array:
     return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(int(size) for size in shape)))
 
 
-MOVING = {"Pad": pad, "Concat": concat, "Gather": gather, "Expand": expand}
+def gather_elements(call: Call, inputs: Sequence[Array | None]) -> Array:
+    """GatherElements: along the axis; along the others the indices may be fewer than the elements."""
+    x, indices = inputs[0], inputs[1]
+    assert x is not None and indices is not None
+    axis = call.attribute("axis", 0) % x.ndim
+    kept = tuple(slice(None) if i == axis else slice(0, size) for i, size in enumerate(indices.shape))
+    return np.take_along_axis(x[kept], np.where(indices < 0, indices + x.shape[axis], indices), axis)
+
+
+MOVING = {"Pad": pad, "Concat": concat, "Gather": gather, "Expand": expand, "GatherElements": gather_elements}

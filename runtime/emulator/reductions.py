@@ -11,9 +11,11 @@ from .calls import Call
 
 Array = np.ndarray
 
-EXTREMES = {"ReduceMax": np.max, "ReduceMin": np.min}
+EXTREMES = {"ReduceMax": np.max, "ReduceMin": np.min, "GlobalMaxPool": np.max}
 PICKS = {"ArgMax": np.argmax, "ArgMin": np.argmin}
-SUMS = ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum")
+MEANS = ("ReduceMean", "GlobalAveragePool")
+SUMS = ("ReduceSum", *MEANS, "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum")
+_SPATIAL = ("GlobalMaxPool", "GlobalAveragePool")
 REDUCTIONS = (*EXTREMES, *PICKS, *SUMS, "ReduceProd")
 
 
@@ -21,6 +23,8 @@ def reduced_axes(call: Call, rank: int, inputs: Sequence[Array | None]) -> tuple
     """The axes that a reduction goes over, from its attribute or its second input."""
     if call.op in PICKS:
         return (call.attribute("axis", 0) % rank,)
+    if call.op in _SPATIAL:
+        return tuple(range(2, rank))
     given = inputs[1] if len(inputs) > 1 and inputs[1] is not None else call.attribute("axes")
     axes = () if given is None else tuple(int(axis) % rank for axis in np.ravel(given))
     if axes or (call.attribute("noop_with_empty_axes", 0) and call.version >= 13):
@@ -62,7 +66,7 @@ def _term(call: Call, x: Array) -> Array:
 
 
 def _finished(call: Call, total: Array, count: int) -> Array:
-    if call.op == "ReduceMean":
+    if call.op in MEANS:
         return total // count if total.dtype.kind == "i" else total / count
     if call.op == "ReduceL2":
         return np.sqrt(total)

@@ -16,6 +16,7 @@ from .checks import check_compute, check_move, check_slices
 from .errors import PaddingError
 from .kernels import Kernel, is_elementwise, kernel_of
 from .memory import POISON
+from .tail import NodeFailedError
 from .values import Held, number_of
 
 Array = np.ndarray
@@ -104,7 +105,9 @@ def compute_step(call: Call, arithmetic: Arithmetic, inputs: Operands, outputs: 
 
 
 def stored(arithmetic: Arithmetic, held: Held, x: Array) -> Array:
-    """A result as the value keeps it."""
+    """A result as the value keeps it. Raises NodeFailedError where it has another shape than the plan says."""
+    if x.shape not in (held.shape, held.layout.padded_shape):
+        raise NodeFailedError(f"{held.name!r} came out with shape {x.shape}, the plan has {held.shape}")
     return arithmetic.store(x, held.placement.dtype, held.value.dtype)
 
 

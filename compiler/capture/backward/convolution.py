@@ -70,14 +70,6 @@ def _weight_gradient(
 ) -> Tensor:
     """[out, in / groups, *kernel]: each group's channels are the batch, and the batch is each group's channels."""
     n, rank = x.shape[0], x.dim() - 2
-    left = [
-        x.shape[2 + i] + 2 * p - d * (kernel[i] - 1) - 1 - (dy.shape[2 + i] - 1) * s
-        for i, (s, p, d) in enumerate(zip(stride, padding, dilation))
-    ]
-    if any(left):  # what no window reached would be a sum of the convolution below, and cut off after it
-        edges = [(p, p - r) for p, r in zip(padding, left)]
-        x = aten.constant_pad_nd(x, [edge for pair in reversed(edges) for edge in pair])
-        padding = [0] * rank
     inner, outer = x.shape[1] // groups, dy.shape[1] // groups
     sizes, places = list(x.shape[2:]), list(range(3, 3 + rank))
     if groups == 1:
@@ -86,7 +78,11 @@ def _weight_gradient(
         images = x.reshape([n, groups, inner, *sizes]).permute([2, 1, 0, *places]).reshape([inner, groups * n, *sizes])
         by_group = dy.reshape([n, groups, outer, *dy.shape[2:]]).permute([1, 2, 0, *places])
         filters = by_group.reshape([groups * outer, n, *dy.shape[2:]])
-    return aten.convolution(images, filters, None, dilation, padding, stride, False, [0] * rank, groups).transpose(0, 1)
+    result = aten.convolution(images, filters, None, dilation, padding, stride, False, [0] * rank, groups)
+    for i, size in enumerate(kernel):
+        if result.shape[2 + i] != size:  # windows that the stride left out
+            result = result.narrow(2 + i, 0, size)
+    return result.transpose(0, 1)
 
 
 DECOMPOSITIONS = {aten.convolution_backward.default: convolution_backward}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,10 +44,13 @@ def _conv(ctx: Context, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Chan
         return any(w is operand for operand in ctx.operands) and ctx.known(w) is not None
 
     window, group = _geometry(ctx, x, w)
-    data, long = channels_last(x), _is_shifted(w.shape, group)
+    data, long, swapped = channels_last(x), _is_shifted(w.shape, group), _is_swapped(node)
 
     def convolved(kernel: Any, shift: Any) -> Any:
-        y = convolve(data, kernel, window, group, prepared=prepared, swapped=_is_swapped(node))
+        if swapped:
+            y = _cut(data, kernel, window, group, _kept_results(ctx, node, window.output_size(x.shape[2:])))
+        else:
+            y = convolve(data, kernel, window, group, prepared=prepared)
         return y if shift is None else plus_channels(y, shift)
 
     def normalized(statistics: Sequence[Any], epsilon: float) -> Any:
@@ -125,6 +129,35 @@ def convolve(
 def _is_shifted(weights: tuple[int, ...], group: int) -> bool:
     """Is the convolution written out over the kernel's positions?"""
     return group > 1 and math.prod(weights[2:]) <= _MAX_SHIFTED_TAPS
+
+
+def _cut(data: Any, kernel: Any, window: Window, group: int, kept: Sequence[int]) -> Any:
+    """The convolution, of which only the first `kept` results along each axis are read: the others are zeros."""
+    missing = [n - k for n, k in zip(window.output_size(data.shape[1:-1]), kept)]
+    pads = tuple((a, b - m * s) for (a, b), m, s in zip(window.pads, missing, window.strides))
+    y = convolve(data, kernel, dataclasses.replace(window, pads=pads), group, swapped=True)
+    if not any(missing):
+        return y
+    return lax.pad(y, np.zeros((), y.dtype), ((0, 0, 0), *((0, m, 0) for m in missing), (0, 0, 0)))
+
+
+def _kept_results(ctx: Context, node: ir.Node, size: Sequence[int]) -> list[int]:
+    """How many of a convolution's results are left by the Slices behind it, which cut what no window reached."""
+    value, kept = node.outputs[0], list(size)
+    while len(value.uses()) == 1 and not value.is_graph_output():
+        ((reader, index),) = value.uses()
+        if reader.op_type != "Slice" or reader.domain not in ("", "ai.onnx") or reader.graph is not node.graph or index:
+            break
+        parts = [None if v is None else ctx.host_value(v, ctx.scope.env.get(v)) for v in reader.inputs[1:]]
+        if len(parts) < 3 or any(part is None for part in parts):
+            break
+        starts, ends, axes, *steps = (np.asarray(part).reshape(-1) for part in parts)
+        if starts.any() or (ends <= 0).any() or (axes < 2).any() or (np.asarray(steps) != 1).any():
+            break
+        for axis, end in zip(axes, ends):
+            kept[axis - 2] = min(kept[axis - 2], int(end))
+        value = reader.outputs[0]
+    return kept
 
 
 def _is_swapped(node: ir.Node) -> bool:

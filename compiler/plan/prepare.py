@@ -16,6 +16,7 @@ from pfvm.passes.rewriter import Rewriter
 
 from .functions import mark_functions
 from .old_forms import modernize, trains
+from .recurrent import GATES
 from .unroll import Unroller
 
 
@@ -55,8 +56,12 @@ def _inferred(model: ir.Model) -> Rewriter:
 
 
 def _is_open(node: ir.Node) -> bool:
-    """Has the node bodies, or an output whose shape is not fixed?"""
-    return bool(bodies(node)) or any(out.name and static_shape(out) is None for out in node.outputs)
+    """Has the node bodies or steps, or an output whose shape is not fixed?"""
+    return (
+        bool(bodies(node))
+        or node.op_type in GATES
+        or any(out.name and static_shape(out) is None for out in node.outputs)
+    )
 
 
 def _fix(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:

@@ -15,6 +15,8 @@ from pfvm.passes.dims import static_shape
 from pfvm.passes.effects import bodies
 from pfvm.passes.view import constant, constant_tensor
 
+from . import recurrent
+
 
 class Unroller:
     """Unrolls until graphs have grown by `limit` nodes. `spent`: by how many they have."""
@@ -98,6 +100,16 @@ class Unroller:
             ordered = stack[::-1] if reverse[i] else stack
             outputs.append(self._stacked(node, ordered, out_axes[i], node.outputs[states + i]))
         self._replace(node, outputs)
+        return True
+
+    def _recurrent(self, node: ir.Node) -> bool:
+        """LSTM, GRU and RNN, where the limit has room for them: they can run gathered, too."""
+        if static_shape(node.inputs[0]) is None or not recurrent.is_recurrent(node):  # type: ignore[arg-type]
+            return False
+        if self.spent + recurrent.steps(node) > self._limit:
+            return False
+        self.spent += recurrent.steps(node)
+        self._replace(node, recurrent.unroll(self._model, node))
         return True
 
     # ---- parts
@@ -204,3 +216,4 @@ def _trips(node: ir.Node) -> int | None:
 
 
 _KINDS = {"If": Unroller._if, "Loop": Unroller._loop, "Scan": Unroller._scan}
+_KINDS |= dict.fromkeys(recurrent.GATES, Unroller._recurrent)

@@ -21,3 +21,8 @@ def record_function(e: Emitter, node: Node, *_: Any) -> None:
 @rule(aten._assert_async.msg, aten._assert_async.default)
 def assert_async(e: Emitter, node: Node, *_: Any) -> None:
     """For example one_hot's class range. No result depends on it."""
+
+
+@rule(aten._linalg_check_errors.default)
+def check_errors(e: Emitter, node: Node, *_: Any, **__: Any) -> None:
+    """A singular matrix gives infinities or NaN."""

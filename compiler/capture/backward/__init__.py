@@ -1,10 +1,23 @@
-"""Gradients (and updates of statistics) that torch leaves to kernels, as simpler ATen ops: one family a file."""
+"""Gradients (and other functions) that torch leaves to kernels, as simpler ATen ops: one family a file."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from . import activation, convolution, distance, loss, normalize, pool, resize
+from . import (
+    activation,
+    convolution,
+    distance,
+    loss,
+    matrices,
+    normalize,
+    pool,
+    resize,
+    running,
+    scatter,
+    search,
+    special,
+)
 
 # ATen overload → function of the same arguments; NotImplemented leaves the op as it is.
 DECOMPOSITIONS: dict[Any, Any] = {
@@ -12,7 +25,12 @@ DECOMPOSITIONS: dict[Any, Any] = {
     **convolution.DECOMPOSITIONS,
     **distance.DECOMPOSITIONS,
     **loss.DECOMPOSITIONS,
+    **matrices.DECOMPOSITIONS,
     **normalize.DECOMPOSITIONS,
     **pool.DECOMPOSITIONS,
     **resize.DECOMPOSITIONS,
+    **running.DECOMPOSITIONS,
+    **scatter.DECOMPOSITIONS,
+    **search.DECOMPOSITIONS,
+    **special.DECOMPOSITIONS,
 }

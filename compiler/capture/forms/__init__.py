@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import activation, batch_norm, embedding, loss, pool
+from . import activation, batch_norm, embedding, loss, matrices, pool, sampling
 
 FORMS: dict[Any, Callable[..., Any]] = {
     **activation.FORMS,
     **batch_norm.FORMS,
     **embedding.FORMS,
     **loss.FORMS,
+    **matrices.FORMS,
     **pool.FORMS,
+    **sampling.FORMS,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -50,7 +50,7 @@ class Arithmetic:
 
     def product(self, a: Blocked, b: Blocked) -> Array:
         """a [batch, m, k] · b [batch, k, n], accumulated; a batch of 1 is repeated."""
-        total = np.matmul(a.values, b.values)
+        total = self._multiply(a.values, b.values)
         if self.exact:
             return total
         if not (a.step and b.step):  # operands without a format: nothing bounds their products' digits
@@ -59,13 +59,51 @@ class Arithmetic:
 
     def sum(self, x: Array, axes: Sequence[int]) -> Array:
         """The sum over the axes, kept with size 1, accumulated. Integers add up exactly."""
-        total = np.sum(x, axis=tuple(axes), keepdims=True)
+        total = self._add(x, axes)
         if self.exact or x.dtype.kind != "f":
             return total
         kept = [axis for axis in range(x.ndim) if axis not in axes]
         terms = np.transpose(x, [*kept, *axes]).reshape(*(x.shape[axis] for axis in kept), -1)
         flat = rounded_sum(total.reshape(terms.shape[:-1]), terms, self.accumulated)
         return flat.reshape(total.shape)
+
+    def _multiply(self, a: Array, b: Array) -> Array:
+        return np.matmul(a, b)
+
+    def _add(self, x: Array, axes: Sequence[int]) -> Array:
+        return np.sum(x, axis=tuple(axes), keepdims=True)
+
+
+class CellArithmetic(Arithmetic):
+    """Sums formed as the cells form them: a partial sum of what lies in each cell, then over the cells.
+
+    contracted: positions along the contracted axis of a product, those of each matrix unit together; reduced: along an
+    axis of a reduction's operand, those of each innermost cell. As rounded sums do not depend on their order, the
+    results are those of Arithmetic.
+    """
+
+    def __init__(
+        self, plain: Arithmetic, contracted: Sequence[Array] = (), reduced: Mapping[int, Sequence[Array]] | None = None
+    ) -> None:
+        super().__init__(plain.machine, plain.exact)
+        self._contracted, self._reduced = contracted, reduced or {}
+
+    def _multiply(self, a: Array, b: Array) -> Array:
+        parts = self._contracted
+        if sum(map(len, parts)) != a.shape[-1]:
+            return super()._multiply(a, b)
+        total = np.zeros((max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]))
+        for part in parts:
+            total += np.matmul(a[..., part], b[:, part])
+        return total
+
+    def _add(self, x: Array, axes: Sequence[int]) -> Array:
+        for axis in axes:
+            parts = self._reduced.get(axis, ())
+            if sum(map(len, parts)) == x.shape[axis]:
+                x = np.concatenate([x.take(part, axis).sum(axis=axis, keepdims=True) for part in parts], axis)
+            x = x.sum(axis=axis, keepdims=True)
+        return x
 
 
 def wrapped(x: Array, onnx_dtype: ir.DataType | None) -> Array:

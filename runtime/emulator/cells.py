@@ -44,6 +44,15 @@ def places(layout: Layout, levels: Mapping[str, int], reach: int) -> Array:
     return np.broadcast_to(total, layout.shape)
 
 
+def cell_parts(layout: Layout, axis: int, levels: Iterable[str]) -> list[Array]:
+    """The positions along an axis, those that lie in one cell of the given levels together."""
+    cells = np.zeros(layout.shape[axis], np.int64)
+    for level in levels:
+        steps = axis_steps(layout.axes[axis], level)[: layout.shape[axis]]
+        cells = cells * (int(steps.max(initial=0)) + 1) + steps
+    return [np.flatnonzero(cells == cell) for cell in np.unique(cells)]
+
+
 def dense_order(layout: Layout, level_names: Iterable[str]) -> list[int]:
     """The order of a layout's subaxes in DRAM: time, outermost level first, addresses, lanes; no copies or holes."""
     rank = {level: i for i, level in enumerate([*level_names, ADDRESS, LANE])}

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 from pfvm.compiler.plan.mngraph import DOMAIN, GATHERED, INPUT_SPLIT, REFILL
-from pfvm.compiler.plan.ops.table import PadNeed, rule_of
+from pfvm.compiler.plan.ops import contract, reduce
+from pfvm.compiler.plan.ops.table import PadNeed, Rule, rule_of
 from pfvm.errors import describe_node
 
-from .arithmetic import Arithmetic
+from .arithmetic import Arithmetic, CellArithmetic
 from .calls import Call
+from .cells import cell_parts
 from .checks import check_compute, check_move, check_slices
 from .errors import PaddingError
 from .kernels import Kernel, is_elementwise, kernel_of
@@ -78,8 +80,11 @@ def compute_step(call: Call, arithmetic: Arithmetic, inputs: Operands, outputs: 
     node, machine = call.node, arithmetic.machine
     what, rule = describe_node(node), rule_of(node)
     check_compute(node, rule, inputs, outputs, machine)
-    kernel = kernel_of(call, arithmetic, [None if held is None else held.placement.dtype for held in inputs])
+    dtypes = [None if held is None else held.placement.dtype for held in inputs]
+    kernel = kernel_of(call, arithmetic, dtypes)
     gathered = GATHERED in node.metadata_props
+    in_cells = None if gathered else _cell_arithmetic(node, rule, arithmetic, inputs)
+    partial = kernel if in_cells is None else kernel_of(call, in_cells, dtypes)
     promised = any(held.layout.is_padded and held.placement.pad not in (None, "Dirty") for held in outputs)
     if promised and not gathered and rule.kind == "elementwise" and is_elementwise(call):
         return _padded_step(what, arithmetic, kernel, inputs, outputs)
@@ -97,11 +102,26 @@ def compute_step(call: Call, arithmetic: Arithmetic, inputs: Operands, outputs: 
         return held.typed(held.cropped(padded, what))
 
     def compute() -> None:
-        results = kernel([load(i, held) for i, held in enumerate(inputs)])
+        nonlocal partial
+        results = partial([load(i, held) for i, held in enumerate(inputs)])
+        partial = kernel  # the same results, sooner
         for k, held in zip(named, outputs):
             held.store(stored(arithmetic, held, results[k]), what)
 
     return compute
+
+
+def _cell_arithmetic(node: ir.Node, rule: Rule, arithmetic: Arithmetic, inputs: Operands) -> Arithmetic | None:
+    """The arithmetic of a product's or a reduction's partial sums; None for other nodes, and without rounding."""
+    source = inputs[0] if inputs else None
+    if source is None or arithmetic.exact or rule.kind not in ("contract", "reduce"):
+        return None
+    levels = list(arithmetic.machine.index_levels)
+    if rule.kind == "reduce":
+        axes = reduce.reduced_axes(node)
+        return CellArithmetic(arithmetic, reduced={axis: cell_parts(source.layout, axis, levels) for axis in axes})
+    outer = levels[: levels.index(arithmetic.machine.matrix_unit.level) + 1]
+    return CellArithmetic(arithmetic, contracted=cell_parts(source.layout, contract.product(node).data_column, outer))
 
 
 def stored(arithmetic: Arithmetic, held: Held, x: Array) -> Array:

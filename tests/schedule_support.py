@@ -193,6 +193,13 @@ def _run(problem: Problem, index: int, state: State, memory: int, target: int) -
                 used[m] += problem.buffers[b].size
         if any(room > size for room, size in zip(used, problem.memories)):
             continue
+        if any(
+            used[m] + problem.buffers[b].size <= problem.memories[m]
+            for b, (places, _, _) in zip(here, chosen)
+            if needed[b]
+            for m in where[b] - places
+        ):
+            continue  # what has room to stay may as well go later
         new = [frozenset[int]()] * len(where)
         in_dram = set(stored)
         total = cost

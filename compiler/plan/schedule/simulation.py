@@ -43,7 +43,7 @@ class Unschedulable(Exception):
 class Policy(NamedTuple):
     """after(simulation, next op): what leaves the local memories after a node. relocate: a block that must make
     room may move to another local memory. distance: the power of the time to the next use in a victim's weight. sorted:
-    what is not read by the next op goes to the far end of its memory, so that short lives leave no holes between long
+    what is read after the next op goes to the far end of its memory, so that short lives leave no holes between long
     ones."""
 
     after: Callable[[Simulation, Op | None], None]
@@ -73,7 +73,7 @@ class Simulation:
             self.position = position
             op = ops[index]
             self._run_op(index, op)
-            for b, later in self._after[position]:
+            for b, later, _ in self._after[position]:
                 self.next_use[b] = later
                 if later == NEVER:
                     self._end(b)
@@ -81,17 +81,19 @@ class Simulation:
             self.policy.after(self, None if following is None else ops[following])
         return self
 
-    def _uses(self) -> list[list[tuple[int, int]]]:
-        """For every position the buffers it touches, each with the position of its next read before it is made anew."""
+    def _uses(self) -> list[list[tuple[int, int, int]]]:
+        """For every position the buffers it touches, each with its next and its last read before it is made anew."""
         later = [NEVER] * len(self.problem.buffers)
-        result: list[list[tuple[int, int]]] = []
+        last = [NEVER] * len(self.problem.buffers)
+        result: list[list[tuple[int, int, int]]] = []
         for position in range(len(self.sequence) - 1, -1, -1):
             op = self.problem.ops[self.sequence[position]]
             touched = dict.fromkeys((*op.reads, *op.streams, *op.writes, *op.stores))
-            result.append([(b, later[b]) for b in touched])
+            result.append([(b, later[b], last[b]) for b in touched])
             for b in op.writes:
-                later[b] = NEVER
+                later[b] = last[b] = NEVER
             for b in (*op.reads, *op.streams):
+                last[b] = position if later[b] == NEVER else last[b]
                 later[b] = position
         result.reverse()
         return result
@@ -207,7 +209,7 @@ class Simulation:
         """Copies that the next reader of a result needs because another of its operands is elsewhere."""
         cost = 0.0
         buffers = self.problem.buffers
-        for b, later in self._after[self.position]:
+        for b, later, _ in self._after[self.position]:
             if b not in op.writes or later == NEVER:
                 continue
             reader = self.problem.ops[self.sequence[later]]
@@ -235,9 +237,9 @@ class Simulation:
         return arena.find(size, fit)
 
     def _is_far(self, buffer: int) -> bool:
-        """Is the buffer, once the current op has run, read only after the next one?"""
-        later = next((later for b, later in self._after[self.position] if b == buffer), NEVER)
-        return self.position + 1 < later < NEVER
+        """Is the buffer read after the next op?"""
+        last = next((last for b, _, last in self._after[self.position] if b == buffer), NEVER)
+        return self.position + 1 < last < NEVER
 
     def _weight(self, key: Hashable, memory: int, pinned: Collection[int]) -> float:
         b: int = key  # type: ignore[assignment]

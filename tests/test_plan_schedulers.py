@@ -1,0 +1,96 @@
+"""How good schedules are, and how fast: against the optimum of small graphs, the bound, and one another."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from pfvm.compiler.plan.schedule import orders, policies
+from pfvm.compiler.plan.schedule.problem import Buffer, Op, Problem
+from pfvm.compiler.plan.schedule.search import auto_recompute_sa, spill_opt
+from pfvm.compiler.plan.schedule.simulation import Simulation
+from schedule_support import optimum, random_problem
+
+MEMORIES = [(32, 32), (36, 36), (40, 40), (48,), (56,), (64,)]
+
+
+def small(seed: int) -> Problem:
+    rng = random.Random(seed)
+    sizes = rng.choice([(2, 4, 8, 16), (4, 8, 16), (8, 8, 16)])
+    return random_problem(seed, rng.randint(3, 9), rng.choice(MEMORIES), sizes=sizes)
+
+
+def order_of(problem: Problem) -> list[int]:
+    return orders.in_dram_order(problem, [b for b, buffer in enumerate(problem.buffers) if buffer.stored])
+
+
+@pytest.mark.slow
+def test_spill_opt_is_near_the_optimum_of_small_graphs() -> None:
+    """200 graphs of up to 9 nodes. The optimum counts memory by its sum, so that no schedule may be better."""
+    spilling = 0
+    for seed in range(200):
+        problem = small(seed)
+        found, best = spill_opt(problem, order_of(problem)).cycles, optimum(problem)
+        assert best is not None and best <= found <= 1.05 * best, f"seed {seed}: {found} against {best}"
+        spilling += best > problem.compulsory_cycles()
+    assert spilling > 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("memories", [(64, 64), (96,)])
+def test_every_scheduler_is_at_least_as_good_as_the_one_before(seed: int, memories: tuple[int, ...]) -> None:
+    problem = random_problem(seed, 30, memories)
+    start = order_of(problem)
+    cycles = [
+        Simulation(problem, start, policies.ALWAYS_FROM_DRAM).run().cycles,
+        Simulation(problem, start, policies.REUSE_CONSECUTIVE).run().cycles,
+        spill_opt(problem, start).cycles,
+        auto_recompute_sa(problem, start, steps=40).cycles,
+        problem.compulsory_cycles(),
+    ]
+    assert cycles == sorted(cycles, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "order", [orders.depth_first, orders.least_live, lambda p: orders.least_live(p, late=True), order_of]
+)
+def test_orders_are_topological(order) -> None:
+    for seed in range(20):
+        problem = random_problem(seed, 80, (64, 64))
+        assert problem.is_order(order(problem))
+
+
+def test_recomputation_pays_where_a_value_is_cheap() -> None:
+    """One value that an op of 4 cycles makes is read at both ends of a chain that fills the memory between."""
+    buffers = [Buffer(8, True, False, 128, 128, 8), Buffer(16, False, False, 256, 256, 16)]
+    ops = [Op((0,), (), (1,), cycles=4)]
+    for i in range(6):
+        size = 24 if i < 5 else 16
+        buffers.append(Buffer(size, False, False, 16 * size, 16 * size, size))
+        ops.append(Op((i + 1,), (), (i + 2,), cycles=64))
+    buffers.append(Buffer(16, False, True, 256, 256, 16))
+    ops.append(Op((7, 1), (), (8,), cycles=64))
+    problem = Problem(tuple(ops), tuple(buffers), (60,), (False,), 2)
+    kept, found = spill_opt(problem, order_of(problem)), auto_recompute_sa(problem, order_of(problem), steps=200)
+    assert len(found.simulation.sequence) == len(ops) + 1
+    assert found.cycles < kept.cycles
+
+
+def test_a_search_repeats_itself() -> None:
+    problem = random_problem(3, 30, (40, 40))
+    once, again = (auto_recompute_sa(problem, order_of(problem), steps=50, seed=7) for _ in range(2))
+    assert once.simulation.steps == again.simulation.steps
+
+
+def seconds(nodes: int) -> float:
+    problem = random_problem(1, nodes, (256, 256))
+    start = order_of(problem)
+    begun = time.process_time()
+    for _ in range(3):
+        Simulation(problem, start, policies.REUSE_CONSECUTIVE).run()
+    return time.process_time() - begun
+
+
+def test_time_is_linear() -> None:
+    assert min(seconds(4000) for _ in range(2)) <= 5 * max(min(seconds(1000) for _ in range(2)), 0.01)

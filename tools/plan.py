@@ -46,7 +46,7 @@ def plan(
         float | None, typer.Option("--time-budget", help="Seconds after which a search stops.", show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of a search.")] = 0,
-    unroll_limit: Annotated[int, typer.Option("--unroll-limit", help="Nodes that loops may unroll to.")] = 4096,
+    unroll_limit: Annotated[int, typer.Option("--unroll-limit", help="Nodes that loops may unroll to.")] = 10_000,
 ) -> None:
     """Plan a compiled model for a machine: l3ir.txt, report.json and what belongs to them."""
     from pfvm.runtime.synthesis import parse_shapes

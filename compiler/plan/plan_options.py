@@ -37,7 +37,7 @@ class PlanOptions(pydantic.BaseModel):
     search_steps: pydantic.NonNegativeInt = pydantic.Field(1000, description="candidates that a search looks at")
     time_budget: pydantic.PositiveFloat | None = pydantic.Field(None, description="seconds after which it stops")
     seed: int = pydantic.Field(0, description="of the search")
-    unroll_limit: pydantic.PositiveInt = pydantic.Field(4096, description="nodes that one loop may unroll to")
+    unroll_limit: pydantic.PositiveInt = pydantic.Field(10_000, description="nodes that one loop may unroll to")
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> PlanOptions:

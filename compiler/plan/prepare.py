@@ -24,7 +24,7 @@ def prepare(
     model: ir.Model,
     shapes: Mapping[str, Sequence[int]],
     evaluate: Evaluate | None = None,
-    unroll_limit: int = 4096,
+    unroll_limit: int = 10_000,
 ) -> ir.Model:
     """The model with fixed shapes everywhere, as a new model.
 

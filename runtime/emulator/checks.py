@@ -35,7 +35,7 @@ def check_move(node: ir.Node, source: Held, out: Held, machine: Machine) -> None
         raise EmulatorError(f"{what} cannot change {source.placement.dtype} to {out.placement.dtype}")
     in_dram = source.placement.location == DRAM, out.placement.location == DRAM
     expected = {DOWNLOAD: (True, False), UPLOAD: (False, True)}.get(node.op_type, (False, False))
-    if in_dram != expected:
+    if in_dram != expected and not (node.op_type == LAYOUT_SWITCH and in_dram == (False, True)):
         raise AddressError(
             f"{what} goes from {source.placement.location} to {out.placement.location}, which is not its way"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from pfvm.errors import UnsupportedOpError, describe_node
@@ -49,13 +50,14 @@ def conv(call: Call, arithmetic: Arithmetic, dtypes: Dtypes, inputs: Sequence[Ar
     kernel = w.shape[2:]
     stride = tuple(call.attribute("strides", (1,) * spatial))
     dilation = tuple(call.attribute("dilations", (1,) * spatial))
-    pads = _conv_pads(call, x.shape[2:], kernel, stride, dilation)
+    pads = conv_pads(call, x.shape[2:], kernel, stride, dilation)
     images, channels, outs = x.shape[0], w.shape[1], w.shape[0]
     # Channels last, so that the channels of a tap stand together and each is rounded in its block.
     rows = np.moveaxis(x.reshape(images, group, channels, *x.shape[2:]), 2, -1)
     rows = np.moveaxis(rows, 1, 0)  # [group, n, *spatial, channels]
     blocked = arithmetic.blocks(np.pad(rows, [(0, 0), (0, 0), *pads, (0, 0)]), -1, dtypes[0])
-    patches = _patches(blocked.values, kernel, stride, dilation)
+    # [group, n, *out, *kernel, channels]
+    patches = np.moveaxis(windows(blocked.values, kernel, stride, dilation), 2 + spatial, -1)
     out_spatial = patches.shape[2 : 2 + spatial]
     a = Blocked(patches.reshape(group, images * _size(out_spatial), -1), blocked.step)
     taps = arithmetic.blocks(np.moveaxis(w, 1, -1), -1, dtypes[1])  # [o, *kernel, channels]
@@ -86,17 +88,17 @@ def _size(shape: Sequence[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-def _patches(x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Array:
-    """[group, n, *spatial, c] → [group, n, *out, *kernel, c]."""
+def windows(x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Array:
+    """[a, b, *spatial, …] → [a, b, *out, …, *kernel]: a view."""
     spatial = len(kernel)
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation)]
-    windows = np.lib.stride_tricks.sliding_window_view(x, reach, axis=tuple(range(2, 2 + spatial)))
-    index = [slice(None)] * 2 + [slice(None, None, s) for s in stride] + [slice(None)]
-    index += [slice(None, None, d) for d in dilation]
-    return np.moveaxis(windows[tuple(index)], 2 + spatial, -1)
+    found = np.lib.stride_tricks.sliding_window_view(x, reach, axis=tuple(range(2, 2 + spatial)))
+    index: list[Any] = [slice(None)] * 2 + [slice(None, None, s) for s in stride]
+    index += [slice(None)] * (x.ndim - 2 - spatial) + [slice(None, None, d) for d in dilation]
+    return found[tuple(index)]
 
 
-def _conv_pads(
+def conv_pads(
     call: Call, sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> list[tuple[int, int]]:
     """(before, after) per spatial axis."""

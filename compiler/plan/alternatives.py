@@ -16,6 +16,7 @@ from .mngraph import values
 from .ops.table import rule_of
 from .orient import comes_from_dram, is_swappable
 from .placement import DRAM, placement_of
+from .wishes import updated_state
 
 TRIALS = 2000
 """Nodes that trials may lay out, all together."""
@@ -29,8 +30,11 @@ def choose_layouts(model: ir.Model, machine: Machine, turn_weights: bool = False
     """
     costs = CostModel(machine)
     best = assign_layouts(model.clone(), machine)
+    updated = updated_state(model)
     products = [
-        node for node in model.graph if is_swappable(node) and (turn_weights or not comes_from_dram(node.inputs[1]))
+        node
+        for node in model.graph
+        if is_swappable(node) and (turn_weights or not comes_from_dram(node.inputs[1], updated))
     ]
     if not products:
         return best

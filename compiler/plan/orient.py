@@ -8,13 +8,14 @@ the rows of a batch (gradients of weights) are such: of xᵀ and g the smaller i
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Container
 
 import onnx_ir as ir
 
 from .dtypes import KEY, device_dtype, origin
 from .ops import contract
 from .ops.table import dims, rule_of, size
+from .wishes import updated_state
 
 
 def orient_products(model: ir.Model, other_way: Collection[str] = ()) -> None:
@@ -22,8 +23,9 @@ def orient_products(model: ir.Model, other_way: Collection[str] = ()) -> None:
 
     other_way: names of the outputs of products that are turned against this rule.
     """
+    updated = updated_state(model)
     for node in list(model.graph):
-        if is_swappable(node) and _is_better_swapped(node) != (node.outputs[0].name in other_way):
+        if is_swappable(node) and _is_better_swapped(node, updated) != (node.outputs[0].name in other_way):
             _swap(model, node)
 
 
@@ -35,20 +37,20 @@ def is_swappable(node: ir.Node) -> bool:
     return len(weight) == len(data) and weight[:-2] == data[:-2]
 
 
-def _is_better_swapped(node: ir.Node) -> bool:
+def _is_better_swapped(node: ir.Node, updated: Container[ir.Value]) -> bool:
     data, weight = node.inputs[0], node.inputs[1]
-    return size(weight) > size(data) and not comes_from_dram(weight)
+    return size(weight) > size(data) and not comes_from_dram(weight, updated)
 
 
-def comes_from_dram(value: ir.Value | None) -> bool:
-    """An input or an initializer, maybe under another shape."""
+def comes_from_dram(value: ir.Value | None, updated: Container[ir.Value]) -> bool:
+    """An input or an initializer, maybe under another shape. State that is updated lies as its update needs it."""
     while value is not None and value.producer() is not None:
         producer = value.producer()
         assert producer is not None
         if rule_of(producer).kind != "reuse":
             return False
         value = producer.inputs[0]
-    return True
+    return value not in updated
 
 
 def _swap(model: ir.Model, node: ir.Node) -> None:

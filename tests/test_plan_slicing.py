@@ -9,14 +9,18 @@ import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pfvm.compiler.importer import read_model
 from pfvm.compiler.plan.layout import ADDRESS, TIME, Layout
 from pfvm.compiler.plan.mngraph import INPUT_SPLIT, OUTPUT_CONCAT, declare_moves, values
 from pfvm.compiler.plan.placement import placement_of
 from pfvm.compiler.plan.schedule import schedule
 from pfvm.compiler.plan.schedule.cuts import cuts, slice_layout, timed_layout
 from pfvm.errors import UnsupportedOpError
+from pfvm.runtime.emulator.executable import EmulatorExecutable
+from pfvm.runtime.ort import OrtExecutable
 from plan_support import MACHINES, layouts
 from schedule_support import check_scheduled
+from support import model as parse
 from test_plan_layouts import EVAL_STEP
 from test_plan_schedule import laid
 
@@ -108,3 +112,40 @@ def test_slices_of_a_view_are_views_of_slices() -> None:
     declare_moves(plan.model)
     onnx.checker.check_model(ir.to_proto(plan.model), full_check=True)
     assert found.sliced and [node.op_type for node in plan.model.graph].count("Reshape") == 2
+
+
+PRODUCT = """
+<ir_version: 10, opset_import: ["" : 20]>
+product (float[64,128] g, float[64,256] x) => (float[128,256] dw, float[64,256] e)
+{
+  e = Tanh(x)
+  dw = Gemm<transA = 1>(g, e)
+}
+"""
+
+
+def test_a_weight_that_fits_no_local_memory_is_read_from_dram() -> None:
+    plan = laid(PRODUCT)
+    found = schedule(plan.model, plan.machine, sram_budget=100)
+    check_scheduled(plan.model, plan.machine)
+    relaid = [node.outputs[0] for node in plan.model.graph if node.op_type == "MNCoreLayoutSwitch"]
+    assert "DRAM" in {placement_of(value).location for value in relaid} and max(found.peak.values()) <= 100
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"), [(ROWS, 12), (EVAL_STEP, 8), (PRODUCT, 100)], ids=["rows", "eval", "product"]
+)
+@pytest.mark.parametrize("scheduler", ["reuse_consecutive", "spill_opt"])
+def test_the_emulator_runs_slices(text: str, budget: int, scheduler: str) -> None:
+    model = read_model(parse(text))
+    rng = np.random.default_rng(0)
+    feeds = {
+        v.name: rng.integers(0, 10, v.shape.numpy())
+        if v.dtype == ir.DataType.INT64
+        else rng.normal(size=v.shape.numpy()).astype(np.float32)
+        for v in model.graph.inputs
+    }
+    expected = OrtExecutable(model)(feeds)
+    emulated = EmulatorExecutable(model, exact=True, scheduler=scheduler, sram_budget=budget / 2048)
+    for name, value in emulated(feeds).items():
+        assert np.linalg.norm(value - expected[name]) <= 1e-5 * np.linalg.norm(expected[name]), name

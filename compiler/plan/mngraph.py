@@ -7,6 +7,8 @@ Besides the compiled graph's own operators it has nodes that move data. They are
     MNCoreLayoutSwitch   another layout               MNCoreRefillPadding  padding set to a value (attribute pad)
     MNCoreCast           another device dtype         Identity             the other local memory
 
+A LayoutSwitch writes DRAM where its result fits no local memory and all its readers may read it from there.
+
 Graph outputs keep their names: they are what an Upload wrote to DRAM (or a reuse node of it there), and the value that
 was computed in a local memory has the suffix `_Local`. An output with metadata `pfvm.state_of` has the address of that
 input where nothing reads the old value after the new one is stored; else two addresses, which change places from one

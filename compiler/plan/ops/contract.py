@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 import onnx_ir as ir
+from pfvm.compiler.plan.placement import DRAM, find_placement
 
 from .table import PadNeed, Rule, dims, size
 
@@ -59,12 +60,17 @@ def _needs(node: ir.Node) -> tuple[PadNeed | None, ...]:
 
 
 def reads_dram(node: ir.Node) -> tuple[int, ...]:
-    """Weight and bias, where they are the graph's own: streamed to the matrix units from DRAM."""
+    """Weight and bias, where they are the graph's own or lie in DRAM: streamed to the matrix units from there."""
     found = []
     for i, value in enumerate(node.inputs):
-        if i and value is not None and (value.is_initializer() or value.is_graph_input()):
+        if i and value is not None and (value.is_initializer() or value.is_graph_input() or _is_in_dram(value)):
             found.append(i)
     return tuple(found)
+
+
+def _is_in_dram(value: ir.Value) -> bool:
+    placement = find_placement(value)
+    return placement is not None and placement.location == DRAM
 
 
 def _product_flops(node: ir.Node) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from pfvm.compiler.plan.layout import ADDRESS, TIME, Axis, Layout, SubAxis
 
 
-class Cut(NamedTuple):
+@dataclass(frozen=True)
+class Cut:
     """`count` slices of one axis: position p of that axis is in slice p // after % count. `before`: how often that
     repeats, so that before · count · after is the padded size."""
 
@@ -24,7 +25,7 @@ class Cut(NamedTuple):
 
     def on(self, axis: int) -> Cut:
         """The same cut of another tensor's axis."""
-        return self._replace(axis=axis)
+        return replace(self, axis=axis)
 
 
 def cuts(layout: Layout, axis: int) -> Iterator[Cut]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 from pfvm.compiler.plan.addresses import address_in_units
 from pfvm.compiler.plan.machine import Machine
-from pfvm.compiler.plan.mngraph import DOWNLOAD, UPLOAD, declare_moves, move_node
+from pfvm.compiler.plan.mngraph import DOWNLOAD, REUSES, UPLOAD, declare_moves, move_node
 from pfvm.compiler.plan.placement import DRAM, IMMEDIATE, find_placement, move, place, placement_of
 from pfvm.compiler.plan.state import STATE
 
@@ -105,7 +105,8 @@ class _Emission:
             if b is None:
                 continue
             if b in op.stores:
-                self._in_dram(new, b, parent=operands[0].name if operands[0] is not None else None)
+                whole = operands[0] is not None and REUSES in node.metadata_props
+                self._in_dram(new, b, parent=operands[0].name if whole and operands[0] is not None else None)
                 self.copies[b][DRAM] = {old: new}
                 if not again and old in self.output_names:
                     new.name = self.output_names[old]

@@ -31,8 +31,8 @@ class Op:
     """One node. Fields name buffers by their number.
 
     reads: operands in a local memory. streams: operands read from DRAM. writes: results, in a local memory. stores:
-    results in DRAM (slices put together). moves: it goes through an upper memory, so that it may write the memory that
-    it reads. repeatable: running it again gives the same.
+    results in DRAM (slices put together, a value re-laid that fits no local memory). moves: it goes through an upper
+    memory, so that it may write the memory that it reads. repeatable: running it again gives the same.
     """
 
     reads: tuple[int, ...]

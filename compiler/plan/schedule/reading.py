@@ -12,6 +12,7 @@ from pfvm.compiler.plan.mngraph import (
     CAST,
     DOWNLOAD,
     INPUT_SPLIT,
+    LAYOUT_SWITCH,
     OUTPUT_CONCAT,
     REUSES,
     UPLOAD,
@@ -155,6 +156,8 @@ class _Reader:
             if split is not None and split.inputs[0] is not None:
                 streams[self.reading.buffer_of[split.inputs[0]]] = None
         writes = tuple(self._root(out) for out in node.outputs if find_placement(out) is not None)
+        if self._goes_to_dram(node):
+            return Op(tuple(reads), tuple(b for b in streams if b not in reads), (), stores=writes, moves=True)
         through = is_move(node) and node.op_type != CAST
         return Op(
             tuple(reads),
@@ -163,6 +166,15 @@ class _Reader:
             moves=through,
             repeatable=is_pure(node, self.model),
         )
+
+    def _goes_to_dram(self, node: ir.Node) -> bool:
+        """A re-laid value that fits no local memory and that all its readers may read from DRAM is stored there."""
+        if node.op_type != LAYOUT_SWITCH or not is_move(node):
+            return False
+        out = node.outputs[0]
+        if out.is_graph_output() or placement_of(out).layout.num_lw(self.granularity) <= self.limit:
+            return False
+        return all(index in self.streams(reader) for reader, index in out.uses())
 
     def _size(self, buffer: int) -> int:
         return placement_of(self.roots[buffer]).layout.num_lw(self.granularity)
@@ -193,7 +205,7 @@ class _Reader:
             node.replace_input_with(0, None)
 
     def _costed(self, op: Op, node: ir.Node) -> Op:
-        if op.stores:
+        if _is_concat(node):
             return op  # its slices are where they belong once they are stored
         streamed = self.reading.streamed(node, op)
         for i, value in enumerate(node.inputs):

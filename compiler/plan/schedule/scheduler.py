@@ -10,6 +10,8 @@ from typing import Literal, get_args
 import onnx_ir as ir
 from pfvm.compiler.plan.cost import CostModel
 from pfvm.compiler.plan.machine import Machine
+from pfvm.compiler.plan.mngraph import GATHERED
+from pfvm.compiler.plan.ops import contract
 from pfvm.compiler.plan.ops.table import rule_of
 from pfvm.compiler.plan.placement import placement_of
 from pfvm.errors import OptionError, UnsupportedOpError, describe_node, did_you_mean
@@ -19,7 +21,7 @@ from .emission import emit
 from .reading import NodeCycles, Reading, StreamedInputs, read_problem
 from .search import Found, StoppedBy, auto_recompute_sa, spill_opt
 from .simulation import Policy, Simulation, Unschedulable
-from .slicing import slice_in_time
+from .slicing import slice_in_time, view_of
 
 Scheduler = Literal["always_from_dram", "reuse_consecutive", "spill_opt", "auto_recompute_sa"]
 
@@ -103,8 +105,12 @@ def local_limit(machine: Machine, sram_budget: float | int | None) -> int | None
 
 
 def streamed_inputs(node: ir.Node) -> tuple[int, ...]:
-    """The inputs that a node's rule may read from DRAM."""
-    return rule_of(node).reads_dram(node)
+    """The inputs that a node's rule may read from DRAM; those of a local product also once they are computed."""
+    found = rule_of(node).reads_dram(node)
+    if rule_of(node).kind == "contract" and GATHERED not in node.metadata_props and contract.is_local(node):
+        own = (i for i, value in enumerate(node.inputs) if i and value is not None and view_of(value) is None)
+        found = tuple(dict.fromkeys((*found, *own)))
+    return found
 
 
 def node_cycles(machine: Machine) -> NodeCycles:

@@ -82,7 +82,7 @@ class _Slicer:
         read = {v: self._size(v, c) for v, c in zip(node.inputs, operands) if v is not None and self._is_local(node, v)}
         may_stream = {node.inputs[i] for i in self.streams(node)}
         for value, operand in zip(node.inputs, operands):
-            if value in may_stream and operand is None:
+            if value is not None and value in may_stream and operand is None:
                 read.pop(value, None)  # what is computed can be read from DRAM, too
         written = sum(self._size(out, cut) for out in node.outputs)
         return self._fit(sum(read.values()), written)

@@ -19,6 +19,7 @@ import typer
 from pfvm.errors import OptionError, PfvmError
 
 from .l3ir import app as l3ir_app
+from .loop import loop
 from .plan import plan as plan_command
 
 app = typer.Typer(
@@ -29,7 +30,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(l3ir_app, name="l3ir")
-app.command(name="plan")(plan_command)
 
 Model = Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)]
 Shapes = Annotated[list[str], typer.Option("--shape", help="Shape of an input: x=1,3,224,224. Repeatable.")]
@@ -198,17 +198,8 @@ def grad(
     )  # fmt: skip
 
 
-@app.command()
-def loop(
-    model: Model,
-    steps: Annotated[int, typer.Option("-k", "-K", "--steps", help="Steps in one call.", show_default=False)],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.", show_default=False)],
-) -> None:
-    """Turn a training step into K steps in one call: K batches in, K losses out, state carried between."""
-    from pfvm.compiler.loop import loop as loop_steps
-
-    loop_steps(model, steps, output=output)
-    print(f"{output}: {steps} steps a call", file=sys.stderr)
+app.command()(loop)
+app.command(name="plan")(plan_command)
 
 
 @app.command()

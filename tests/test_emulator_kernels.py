@@ -25,6 +25,13 @@ CASES = [
     ("Conv", {"pads": [1, 0, 2, 1], "strides": [2, 1]}, [normal(2, 3, 9, 8), normal(4, 3, 3, 2), normal(4)]),
     ("Conv", {"group": 2, "dilations": [2, 1]}, [normal(1, 4, 9, 8), normal(6, 2, 3, 2)]),
     ("Conv", {"auto_pad": "SAME_LOWER", "strides": [2]}, [normal(2, 3, 9), normal(4, 3, 4)]),
+    (
+        "ConvTranspose",
+        {"strides": [2, 1], "pads": [1, 0, 0, 1], "output_padding": [1, 0]},
+        [normal(2, 3, 5, 4), normal(3, 4, 3, 2), normal(4)],
+    ),
+    ("ConvTranspose", {"dilations": [2]}, [normal(1, 4, 6), normal(4, 3, 3)]),
+    ("ConvTranspose", {"pads": [3, 3]}, [normal(1, 2, 6), normal(2, 3, 3)]),
     ("MaxPool", {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}, [normal(2, 3, 9, 8)]),
     ("MaxPool", {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}, [normal(1, 2, 8, 8)]),
     ("AveragePool", {"kernel_shape": [3, 2], "pads": [1, 0, 1, 1]}, [normal(2, 3, 9, 8)]),
@@ -63,3 +70,14 @@ def test_a_negative_pad_cuts() -> None:
     kernel = kernel_of(call_of(ir.from_proto(proto), {}, {"": 21}), EXACT, [None, None])
     x = np.arange(5.0)
     assert kernel([x, np.array([-1, 2])])[0].tolist() == [1, 2, 3, 4, 0, 0]
+
+
+def test_a_transposed_convolution_in_groups_is_one_of_each() -> None:
+    x, w = normal(1, 4, 6), normal(4, 3, 3)  # onnx.reference fails on this form
+
+    def run(group: int, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        proto = onnx.helper.make_node("ConvTranspose", ["x", "w"], ["y"], group=group, strides=[2])
+        return kernel_of(call_of(ir.from_proto(proto), {}, {"": 21}), EXACT, [None, None])([x, w])[0]
+
+    parts = [run(1, x[:, :2], w[:2]), run(1, x[:, 2:], w[2:])]
+    np.testing.assert_allclose(run(2, x, w), np.concatenate(parts, axis=1))

@@ -17,7 +17,7 @@ from .calls import Call, call_of
 from .elementwise import ELEMENTWISE, clip
 from .moving import MOVING
 from .pools import POOLS, has_own_form, pool
-from .products import Dtypes, conv, gemm, matmul
+from .products import Dtypes, conv, conv_transpose, gemm, matmul, transposes_plainly
 from .reductions import REDUCTIONS, reduce
 from .tail import plain, reference_kernel
 
@@ -60,6 +60,8 @@ def _own(call: Call, arithmetic: Arithmetic, dtypes: Dtypes) -> Kernel | None:
         return _single(lambda inputs: product(call, arithmetic, dtypes, inputs))
     if call.op in REDUCTIONS:
         return _single(lambda inputs: reduce(call, arithmetic, inputs))
+    if call.op == "ConvTranspose" and transposes_plainly(call):
+        return _single(lambda inputs: conv_transpose(call, arithmetic, dtypes, inputs))
     if call.op in POOLS and has_own_form(call):
         return _single(lambda inputs: pool(call, inputs))
     if call.op in MOVING:

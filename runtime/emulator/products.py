@@ -46,11 +46,56 @@ def conv(call: Call, arithmetic: Arithmetic, dtypes: Dtypes, inputs: Sequence[Ar
     """x [n, c, *spatial], w [o, c / group, *kernel]: blocks are channels of one tap."""
     x, w = inputs[0], inputs[1]
     assert x is not None and w is not None
-    group, spatial = call.attribute("group", 1), w.ndim - 2
-    kernel = w.shape[2:]
+    spatial = w.ndim - 2
     stride = tuple(call.attribute("strides", (1,) * spatial))
     dilation = tuple(call.attribute("dilations", (1,) * spatial))
-    pads = conv_pads(call, x.shape[2:], kernel, stride, dilation)
+    pads = conv_pads(call, x.shape[2:], w.shape[2:], stride, dilation)
+    result = _convolved(arithmetic, dtypes, x, w, call.attribute("group", 1), stride, dilation, pads)
+    bias = inputs[2] if len(inputs) > 2 else None
+    return result if bias is None else result + bias.reshape(-1, *(1,) * spatial)
+
+
+def transposes_plainly(call: Call) -> bool:
+    """Is it a ConvTranspose with its pads given, not those that would make a wanted shape?"""
+    return call.attribute("auto_pad", "NOTSET") == "NOTSET" and call.attribute("output_shape") is None
+
+
+def conv_transpose(call: Call, arithmetic: Arithmetic, dtypes: Dtypes, inputs: Sequence[Array | None]) -> Array:
+    """x [n, c, *spatial], w [c, o / group, *kernel]: a convolution of x with zeros between its elements."""
+    x, w = inputs[0], inputs[1]
+    assert x is not None and w is not None
+    group, spatial = call.attribute("group", 1), w.ndim - 2
+    stride = tuple(call.attribute("strides", (1,) * spatial))
+    dilation = tuple(call.attribute("dilations", (1,) * spatial))
+    more = tuple(call.attribute("output_padding", (0,) * spatial))
+    given = call.attribute("pads", (0,) * (2 * spatial))
+    wide = np.zeros((*x.shape[:2], *((size - 1) * s + 1 for size, s in zip(x.shape[2:], stride))))
+    wide[(slice(None), slice(None), *(slice(None, None, s) for s in stride))] = x
+    reach = [d * (k - 1) for d, k in zip(dilation, w.shape[2:])]
+    pads = [(reach[i] - given[i], reach[i] - given[i + spatial] + more[i]) for i in range(spatial)]
+    kept = [slice(max(0, -before), size - max(0, -after)) for (before, after), size in zip(pads, wide.shape[2:])]
+    wide = wide[(slice(None), slice(None), *kept)]
+    parts = np.flip(w, tuple(range(2, w.ndim))).reshape(group, -1, *w.shape[1:])
+    kernels = np.swapaxes(parts, 1, 2).reshape(-1, w.shape[0] // group, *w.shape[2:])
+    ones = (1,) * spatial
+    inner = [(max(0, before), max(0, after)) for before, after in pads]
+    result = _convolved(arithmetic, dtypes, wide, kernels, group, ones, dilation, inner)
+    bias = inputs[2] if len(inputs) > 2 else None
+    return result if bias is None else result + bias.reshape(-1, *ones)
+
+
+def _convolved(
+    arithmetic: Arithmetic,
+    dtypes: Dtypes,
+    x: Array,
+    w: Array,
+    group: int,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+) -> Array:
+    """[n, o, *out]: the product of patches and taps, accumulated."""
+    kernel, spatial = w.shape[2:], w.ndim - 2
     images, channels, outs = x.shape[0], w.shape[1], w.shape[0]
     # Channels last, so that the channels of a tap stand together and each is rounded in its block.
     rows = np.moveaxis(x.reshape(images, group, channels, *x.shape[2:]), 2, -1)
@@ -64,9 +109,7 @@ def conv(call: Call, arithmetic: Arithmetic, dtypes: Dtypes, inputs: Sequence[Ar
     columns = taps.values.reshape(group, outs // group, -1)
     total = arithmetic.product(a, Blocked(np.swapaxes(columns, 1, 2), taps.step))  # [group, n·spatial, o / group]
     result = total.reshape(group, images, *out_spatial, outs // group)
-    result = np.moveaxis(np.moveaxis(result, 0, -2).reshape(images, *out_spatial, outs), -1, 1)
-    bias = inputs[2] if len(inputs) > 2 else None
-    return result if bias is None else result + bias.reshape(-1, *(1,) * spatial)
+    return np.moveaxis(np.moveaxis(result, 0, -2).reshape(images, *out_spatial, outs), -1, 1)
 
 
 def _product(arithmetic: Arithmetic, a: Array, b: Array, dtypes: Dtypes) -> Array:

@@ -1,6 +1,6 @@
 """`pfvm bench --train capture`: how long the capture of a GPT's training step takes, by its number of layers.
 
-`python -m pfvm.tools.bench.capture LAYERS` measures one, in a fresh process, and prints it as JSON.
+Each is measured in a fresh process, by baselines/capture_gpt.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +15,6 @@ from pfvm.errors import PfvmError
 from pfvm.tools.console import out, table
 
 LAYERS = (3, 6, 12)
-# The 12 layers have 91 million parameters.
-_WIDTH, _HEADS, _VOCABULARY, _SEQUENCE, _ROWS = 768, 12, 4096, 128, 4
 
 
 def measure_all(timeout: float) -> list[dict[str, Any]]:
@@ -27,7 +24,7 @@ def measure_all(timeout: float) -> list[dict[str, Any]]:
     """
     found = []
     for count in LAYERS:
-        command = [sys.executable, "-m", "pfvm.tools.bench.capture", str(count)]
+        command = [sys.executable, "-m", "pfvm.tools.bench.baselines.capture_gpt", str(count)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -39,34 +36,6 @@ def measure_all(timeout: float) -> list[dict[str, Any]]:
     return found
 
 
-def measure(layers: int) -> dict[str, Any]:
-    """A transformer's step with AdamW and clipping. A small one is captured before: imports do not count."""
-    _capture(1, 64, 2, 50)
-    return _capture(layers, _WIDTH, _HEADS, _VOCABULARY)
-
-
-def _capture(layers: int, width: int, heads: int, vocabulary: int) -> dict[str, Any]:
-    import torch
-    from pfvm.compiler.capture.export import capture
-
-    from .baselines.train_steps import step_of
-    from .baselines.train_transformer import CLIP, LR, Transformer
-
-    model = Transformer(layers, width, heads, 4 * width, vocabulary, _SEQUENCE)
-    step = step_of(model, torch.optim.AdamW(model.parameters(), lr=LR), CLIP)
-    tokens = torch.zeros(_ROWS, _SEQUENCE, dtype=torch.int64)
-    start, used = time.perf_counter(), time.process_time()
-    captured = capture(step, {"x": tokens, "t": tokens})
-    seconds, cpu = time.perf_counter() - start, time.process_time() - used
-    return {
-        "layers": layers,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "nodes": len(captured.model.graph),
-        "seconds": seconds,
-        "cpu_seconds": cpu,
-    }
-
-
 def print_all(measured: Sequence[dict[str, Any]]) -> None:
     shown = table("capture of a GPT", "parameters", "nodes", "s", "cpu s")
     for row in measured:
@@ -75,7 +44,3 @@ def print_all(measured: Sequence[dict[str, Any]]) -> None:
             f"{row['layers']} layers", millions, str(row["nodes"]), f"{row['seconds']:.1f}", f"{row['cpu_seconds']:.1f}"
         )
     out().print(shown)
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(int(sys.argv[1]))))

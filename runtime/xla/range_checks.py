@@ -103,6 +103,6 @@ class RangeChecks:
 
     def judge(self, found: Any) -> None:
         """Raises InputError where a program's finding is one."""
-        number, index = (int(n) for n in np.asarray(found))
+        number, index = np.asarray(found).tolist()
         if number:
             raise InputError(self._messages[number - 1].replace("\0", str(index)))

@@ -15,14 +15,14 @@ class StepAssumptions:
 
     def __init__(self, exported: Exported) -> None:
         self._numbers = list(exported.numbers.items())
-        self._by_source = {number.name: name for name, number in self._numbers}
+        self._asked = [(number.name, number) for number in exported.asked]
         self._guards = exported.guards
         self._constants = exported.constants
         self._modules = [(m, m.training) for m in exported.modules if _reads_training(m)]
         self._module_names = exported.module_names
         self._settings = [(vars(m), key, vars(m)[key], m) for m in exported.modules for key in _settings(m)]
         self._trainable = [(s.name, s.tensor) for s in exported.states.values() if s.tensor.is_leaf]
-        self._checked: dict[str, Any] = {}
+        self._checked: Any = None
 
     def numbers(self) -> dict[str, Any]:
         """The lifted numbers by input name. Raises StaleWeightError with the name and what to do."""
@@ -48,9 +48,10 @@ class StepAssumptions:
                     f"{name} was {short(value)} at compile and is {short(now)} now: it is another step; compile again"
                 )
         found = {name: self._current(name, number) for name, number in self._numbers}
-        if found != self._checked:
-            self._check_guards(found)
-            self._checked = found
+        asked = {name: self._current(name, number) for name, number in self._asked}
+        if (found, asked) != self._checked:
+            self._check_guards(found, asked)
+            self._checked = found, asked
         return found
 
     def _current(self, name: str, number: Any) -> Any:
@@ -59,10 +60,10 @@ class StepAssumptions:
         except (LookupError, TypeError, AttributeError) as error:
             raise StaleWeightError(f"{name} is no longer a number ({error}); compile again") from error
 
-    def _check_guards(self, found: dict[str, Any]) -> None:
-        values = {number.name: found[name] for name, number in self._numbers}
+    def _check_guards(self, found: dict[str, Any], asked: dict[str, Any]) -> None:
+        values = {number.name: found[name] for name, number in self._numbers} | asked
         for guard in self._guards:
-            if guard.names <= values.keys() and not guard.holds(values):
+            if not guard.holds(values):
                 raise StaleWeightError(_broken(guard, values))
 
 

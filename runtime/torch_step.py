@@ -87,8 +87,12 @@ class StepState:
 
     def _absent(self, slot: _Slot) -> torch.Tensor:
         """The first value of what nothing holds yet."""
-        if slot.state.place is None or slot.state.is_initial or slot.state.role == "buffer":
-            return slot.state.tensor if slot.state.role != "buffer" else torch.zeros_like(slot.state.tensor)
+        if slot.state.place is None or slot.state.role == "rng":
+            return slot.state.tensor
+        if slot.state.role == "buffer":
+            return torch.zeros_like(slot.state.tensor)
+        if slot.state.is_initial:
+            return slot.state.tensor.clone()  # it may have to start again: its own memory keeps the first value
         raise StaleWeightError(f"weight {slot.state.name!r} is not where it was at compile; compile again")
 
     def _array(self, slot: _Slot, tensor: Any) -> np.ndarray[Any, Any]:

@@ -36,7 +36,8 @@ class Exported:
 
     `states` and `numbers` are keyed by their names in the model; `frozen` says that they are constants there. `updates`
     gives the output that holds a state's next value. `size_outputs` are outputs that the function returns as Python
-    numbers. `cleared`, `guards`, `constants` and `schedulers` are those of the trace.
+    numbers. `cleared`, `guards`, `constants` and `schedulers` are those of the trace; `asked` are numbers that guards
+    are about and that are no inputs (a weight decay of 0).
     """
 
     model: ir.Model
@@ -55,6 +56,7 @@ class Exported:
     module_names: dict[int, str]
     optimizers: tuple[torch.optim.Optimizer, ...] = ()
     schedulers: tuple[Any, ...] = ()
+    asked: tuple[ReachedNumber, ...] = ()
 
 
 def export(
@@ -127,7 +129,13 @@ def capture(
         reach.module_names,
         tuple(optimizer for _, optimizer in reach.optimizers),
         tuple(traced.schedulers),
+        _only_asked(traced, builder.numbers),
     )
+
+
+def _only_asked(traced: Trace, inputs: Mapping[str, ReachedNumber]) -> tuple[ReachedNumber, ...]:
+    asked = {name for guard in traced.guards for name in guard.names} - {number.name for number in inputs.values()}
+    return tuple(s for s in traced.states if isinstance(s, ReachedNumber) and s.name in asked)
 
 
 def _is_frozen(fn: Callable[..., Any], traced: Trace, freeze: bool | None) -> bool:

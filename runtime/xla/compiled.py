@@ -54,19 +54,23 @@ class Compiled:
     checks: RangeChecks | None
 
     def __call__(self, values: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
-        arguments = [*(values[v] for v in self.traced), *self.weights]
+        return dict(zip(self.outputs, self.run([values[v] for v in self.traced])))
+
+    def run(self, inputs: list[Any]) -> list[Any]:
+        """Values of `traced` → those of `outputs`. Raises InputError before it runs, RunRefused when it has run."""
+        arguments = [*inputs, *self.weights]
         if self.random:
             arguments.append(fresh_entropy())
-        if self.checks is not None and self.checks.early is not None:
-            self.checks.judge(self.checks.early(arguments))
-        results = self.function(*arguments)
-        outputs = dict(zip(self.outputs, results))
-        if self.checks is not None and self.checks.early is None:
+        checks = self.checks
+        if checks is not None and checks.early is not None:
+            checks.judge(checks.early(arguments))
+        results: list[Any] = self.function(*arguments)
+        if checks is not None and checks.early is None:
             try:
-                self.checks.judge(results[-1])
+                checks.judge(results[-1])
             except InputError as error:
-                raise RunRefused(error, outputs) from error
-        return outputs
+                raise RunRefused(error, dict(zip(self.outputs, results))) from error
+        return results
 
 
 class RunRefused(Exception):
@@ -150,12 +154,25 @@ class SegmentRunner:
                 executable = self._executables.get(self._key(values)) or self._compile(values)
         return executable(values)
 
+    def program_for(self, env: Mapping[ir.Value, Any]) -> Compiled | None:
+        """The program that runs for all values of these types. None where there is none (yet), or where values decide.
+
+        It is none either where a call has to make a new array for state that `env` lacks, since the program ends it.
+        """
+        if self._specialization.inputs or any(v not in env for v in self.segment.inputs if v in self.donations):
+            return None
+        return self._executables.get(self._key({v: self._value(v, env) for v in self.segment.inputs}))
+
+    def own_value(self, value: ir.Value) -> jax.Array:
+        """The model's value of an input, on the device. Call with 64-bit types enabled."""
+        return self._weights.on_device(value, self._device)
+
     def _value(self, value: ir.Value, env: Mapping[ir.Value, Any]) -> Any:
         if value in env:
             return env[value]
         if value in self.donations:
             return self._weights.read(value)  # not the array that is kept, which a donation would end
-        return self._weights.on_device(value, self._device)
+        return self.own_value(value)
 
     def _key(self, values: Mapping[ir.Value, Any]) -> Key:
         """State that is donated keeps its type from call to call, so it need not be looked at."""

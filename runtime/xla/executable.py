@@ -16,6 +16,7 @@ from pfvm.runtime.executable import check_feeds, representation, specs_of
 from .bodies import CANNOT_EXPRESS
 from .buckets import Buckets
 from .compiled import Compiled, RunRefused, SegmentRunner
+from .direct import DirectCall, direct_call
 from .fusion import check_fusion
 from .host_nodes import host_nodes
 from .indices import index_checks, judged_nodes
@@ -25,6 +26,9 @@ from .platforms import device_of
 from .segments import MustCut, Segment
 from .support import check_supported
 from .weights import Weights, unbound
+
+# A look at each of them comes before every other call.
+_MOST_DIRECT = 4
 
 
 class XlaExecutable:
@@ -68,7 +72,7 @@ class XlaExecutable:
         self.inputs, optional, self.outputs = specs_of(model)
         overridable = {v.name for v in self._weights.state}
         self.optional_inputs = tuple(spec for spec in optional if spec.name in overridable)
-        self._graph_inputs = {v.name: v for v in model.graph.inputs}
+        self._graph_inputs = {v.name or "": v for v in model.graph.inputs}
         self._graph_outputs = tuple(model.graph.outputs)
         self._buckets = Buckets(model, self.inputs, bucket) if bucket else None
         self._index_checks = index_checks(model.graph)
@@ -85,6 +89,7 @@ class XlaExecutable:
             judged_nodes(self._index_checks),
         )
         self._plan = self._planner.plan(self._host_nodes)
+        self._direct: tuple[DirectCall, ...] = ()
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -134,12 +139,17 @@ class XlaExecutable:
         return representation(f"xla:{self._platform}", self.inputs, self.outputs)
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        direct = self._direct_for(feeds, {})
+        if direct is not None:
+            return {name: np.array(value) for name, value in self._run_direct(direct, feeds, {}).items()}
         checked = check_feeds(self.inputs, self.optional_inputs, feeds)
         given = {self._graph_inputs[name]: array for name, array in checked.items()}
         for check in self._index_checks:
             check(given)
         if self._buckets is None:
-            return self._results(given)
+            results = self._results(given)
+            self._learn(checked, {})
+            return results
         padded, counts = self._buckets.pad(checked)
         results = self._results({self._graph_inputs[name]: array for name, array in padded.items()})
         return self._buckets.cut(results, counts)
@@ -170,6 +180,9 @@ class XlaExecutable:
 
         Donated arrays of `state` are used up; where the call fails, `state` holds others of the same values.
         """
+        direct = self._direct_for(feeds, state)
+        if direct is not None:
+            return self._run_direct(direct, feeds, state)
         given_optional = [spec for spec in self.optional_inputs if spec.name in feeds]
         checked = check_feeds([spec for spec in self.inputs if spec.name not in state], given_optional, feeds)
         given = {self._graph_inputs[name]: array for name, array in (*checked.items(), *state.items())}
@@ -182,7 +195,38 @@ class XlaExecutable:
                 self._take_back(state, refused.outputs)
                 raise refused.error from None
             outputs = self._graph_outputs
-            return {v.name or "": env[v] if v in env else self._raw_result(v, env) for v in outputs}
+            results = {v.name or "": env[v] if v in env else self._raw_result(v, env) for v in outputs}
+        self._learn(checked, state)
+        return results
+
+    def _direct_for(self, feeds: Mapping[str, Any], state: Mapping[str, Any]) -> DirectCall | None:
+        for direct in self._direct:
+            if direct.fits(feeds, state):
+                return direct
+        return None
+
+    def _run_direct(
+        self, direct: DirectCall, feeds: Mapping[str, Any], state: dict[str, jax.Array]
+    ) -> dict[str, jax.Array]:
+        with own_settings():
+            try:
+                return direct(feeds, state)
+            except RunRefused as refused:
+                self._take_back(state, refused.outputs)
+                raise refused.error from None
+            except jax.errors.JaxRuntimeError as error:
+                raise self._failure(error) from error
+
+    def _learn(self, feeds: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """The next call with inputs of these types goes a short way. Where there are many types, only the first do."""
+        plan = self._plan
+        if len(self._direct) >= _MOST_DIRECT or len(plan.runners) != 1:
+            return
+        with own_settings(), self._lock:
+            for runner in plan.device_runners:
+                found = direct_call(runner, self._graph_inputs, self._graph_outputs, feeds, state, self._index_checks)
+                if found is not None and self._plan is plan:
+                    self._direct = (*self._direct, found)
 
     def _take_back(self, state: dict[str, jax.Array], outputs: Mapping[ir.Value, Any]) -> None:
         for runner in self._plan.device_runners:
@@ -208,9 +252,13 @@ class XlaExecutable:
                 return env
             except MustCut as request:
                 self._cut(request, plan)
-            except jax.errors.JaxRuntimeError as error:  # most likely there is not enough memory
-                reason = str(error).strip().partition("\n")[0]
-                raise PfvmError(f"xla:{self._platform}: the model could not be run: {reason}") from error
+            except jax.errors.JaxRuntimeError as error:
+                raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> PfvmError:
+        """Most likely there is not enough memory."""
+        reason = str(error).strip().partition("\n")[0]
+        return PfvmError(f"xla:{self._platform}: the model could not be run: {reason}")
 
     def _cut(self, request: MustCut, plan: Plan) -> None:
         """Plan again, with one more node on the host (unless another thread has done so in the meantime)."""
@@ -218,6 +266,7 @@ class XlaExecutable:
             if self._plan is plan:
                 self._host_nodes[request.node] = f"data-dependent shape ({_why(request)})"
                 self._plan = self._planner.plan(self._host_nodes)
+                self._direct = ()
 
     def _raw_result(self, value: ir.Value, env: Mapping[ir.Value, Any]) -> Any:
         if value in env:

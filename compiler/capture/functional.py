@@ -14,6 +14,7 @@ from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from .decompose import DECOMPOSITIONS
+from .in_place import NotWhole, fresh, is_mutation, without_updates
 from .source import origin_of_node
 
 aten = torch.ops.aten
@@ -26,9 +27,15 @@ def make_functional(
 
     `names` are those of the placeholders, inputs first; the new values are keyed by position behind the inputs.
     """
-    if not any(_is_mutation(n) for n in graph.graph.nodes):
+    if not any(is_mutation(n) for n in graph.graph.nodes):
         return graph, {}
     placeholders = graph.graph.find_nodes(op="placeholder")
+    if not is_dynamic:
+        try:
+            new = without_updates(graph, mode, placeholders[:input_count])
+            return graph, {i - input_count: new[n] for i, n in enumerate(placeholders) if n in new}
+        except NotWhole:
+            pass  # functionalization, which traces all of it again, knows views of memory too
 
     def interpret(*args: Any) -> tuple[Any, ...]:
         with fx_traceback.preserve_node_meta():
@@ -38,7 +45,7 @@ def make_functional(
     dispatcher = enable_python_dispatcher() if is_dynamic else contextlib.nullcontext()
     mode.allow_scalar_outputs = True  # an optimizer's step count, which the first pass let through
     with torch.no_grad(), mode, dispatcher:
-        args = [_fresh(n.meta["val"]) for n in placeholders]
+        args = [fresh(n.meta["val"]) for n in placeholders]
         result = make_fx(
             torch.func.functionalize(interpret, remove="mutations"),
             DECOMPOSITIONS,
@@ -48,17 +55,6 @@ def make_functional(
     return result, _take_writes(graph, result, names, input_count)
 
 
-def _fresh(value: Any) -> Any:
-    """Memory of its own for each tensor, so that functionalization sees no shared storage."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype)
-
-
-def _is_mutation(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
 def _take_writes(
     original: torch.fx.GraphModule, functional: torch.fx.GraphModule, names: Sequence[str], input_count: int
 ) -> dict[int, torch.fx.Node]:
@@ -66,7 +62,7 @@ def _take_writes(
     placeholders = {n: i for i, n in enumerate(functional.graph.find_nodes(op="placeholder"))}
     written: dict[int, torch.fx.Node] = {}
     for node in list(functional.graph.nodes):
-        if not _is_mutation(node):
+        if not is_mutation(node):
             continue
         target = node.args[0]
         if node.target is not aten.copy_.default or target not in placeholders:
@@ -94,7 +90,7 @@ def _first_write(graph: torch.fx.GraphModule, placeholder: torch.fx.Node) -> str
     """The source line of the first in-place op on this placeholder's memory."""
     memory = placeholder.meta["val"].untyped_storage()._cdata
     for node in graph.graph.nodes:
-        if _is_mutation(node):
+        if is_mutation(node):
             seen = node.args[0].meta["val"] if isinstance(node.args[0], torch.fx.Node) else None
             if isinstance(seen, torch.Tensor) and seen.untyped_storage()._cdata == memory:
                 return origin_of_node(node).where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -11,13 +12,21 @@ from .dtypes import to_numpy
 from .source import origin_of_node
 
 
-def first_difference(first: torch.fx.GraphModule, second: torch.fx.GraphModule) -> str | None:
-    """The source line of the first node that differs; None when the graphs, constants included, are equal."""
-    a, b = list(first.graph.nodes), list(second.graph.nodes)
+def first_difference(
+    first: torch.fx.GraphModule,
+    second: torch.fx.GraphModule,
+    placeholders: Collection[torch.fx.Node] = (),
+    results: Collection[int] = (),
+) -> str | None:
+    """The source line of the first node that differs; None when the graphs, constants included, are equal.
+
+    `placeholders` and `results` (positions) of the second are left out: equal graphs do not use those placeholders.
+    """
+    a, b = list(first.graph.nodes), [n for n in second.graph.nodes if n not in placeholders]
     seen: tuple[dict[Any, int], dict[Any, int]] = {}, {}
     for index, (x, y) in enumerate(zip(a, b)):
         seen[0][x] = seen[1][y] = index
-        if _text(first, x, seen[0]) != _text(second, y, seen[1]):
+        if _text(first, x, seen[0]) != _text(second, y, seen[1], results):
             return origin_of_node(x).where
     if len(a) != len(b):
         longer = a if len(a) > len(b) else b
@@ -25,8 +34,13 @@ def first_difference(first: torch.fx.GraphModule, second: torch.fx.GraphModule) 
     return None
 
 
-def _text(graph: torch.fx.GraphModule, node: torch.fx.Node, index: dict[Any, int]) -> str:
-    args = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: f"%{index[n]}")
+def _text(
+    graph: torch.fx.GraphModule, node: torch.fx.Node, index: dict[Any, int], left_out: Collection[int] = ()
+) -> str:
+    given: Any = node.args, node.kwargs
+    if node.op == "output":
+        given = [value for i, value in enumerate(given[0][0]) if i not in left_out]
+    args = torch.fx.node.map_arg(given, lambda n: f"%{index.get(n)}")
     target: Any = node.target if node.op == "call_function" else ""
     if node.op == "get_attr":
         target = _constant(getattr(graph, str(node.target)))

@@ -23,7 +23,7 @@ from .optimizer_forms import traceable_forms
 from .reach import Place, Reach, ReachedTensor
 
 # The variants compute the same; the plain one is traced, whichever the user chose for speed.
-_PLAIN = {"foreach": False, "fused": None, "capturable": False}
+PLAIN = {"foreach": False, "fused": None, "capturable": False}
 # Read once, where a state tensor is made.
 _INITIAL_ONLY = frozenset({"initial_accumulator_value", "initial_lr"})
 # Written as integers by many; other integers (a number of inner steps, say) may be structure.
@@ -47,7 +47,7 @@ def find(reach: Reach) -> OptimizerState:
         for index, group in enumerate(optimizer.param_groups):
             prefix = name if len(optimizer.param_groups) == 1 else f"{name}.{index}"
             for key, value in group.items():
-                if key not in ("params", *_PLAIN, *_INITIAL_ONLY):
+                if key not in ("params", *PLAIN, *_INITIAL_ONLY):
                     _add_hyperparameter(found, optimizer, index, key, value, f"{prefix}.{key}")
         for parameter, entries in optimizer.state.items():
             for key, value in entries.items() if isinstance(entries, dict) else ():
@@ -190,7 +190,7 @@ def traced_optimizers(reach: Reach, log: list[Created]) -> Iterator[None]:
             optimizer.state = _States(optimizer, log)
             for settings in (optimizer.defaults, *optimizer.param_groups):
                 saved.append(_refiller(settings))
-                settings.update({key: plain for key, plain in _PLAIN.items() if key in settings})
+                settings.update({key: plain for key, plain in PLAIN.items() if key in settings})
         with traceable_forms():
             yield
     finally:

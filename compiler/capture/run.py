@@ -112,6 +112,18 @@ class Run:
         needs_seed = self._streams.is_used and not any(is_seed(s) for s in self._states.tensors)
         return [*found, seed_state()] if needs_seed else found
 
+    def added_since(self, earlier: Run) -> tuple[set[torch.fx.Node], set[int]]:
+        """Placeholders, and positions of results, of state that an earlier run did not start from."""
+        known = {id(s) for s in earlier._states}
+        placeholders = self.graph.graph.find_nodes(op="placeholder")[len(self._inputs.tensor_names) :]
+        results = self.graph.graph.output_node().args[0]
+        assert isinstance(results, tuple)
+        first = len(results) - len(self.replaced)
+        return (
+            {node for node, state in zip(placeholders, self._states) if id(state) not in known},
+            {first + i for i, state in enumerate(self.replaced) if id(state) not in known},
+        )
+
     def __call__(self, fakes: list[torch.Tensor], tensors: list[torch.Tensor], symbols: list[Any]) -> list[Any]:
         args = self._inputs.pack(dict(zip(self._inputs.tensor_names, fakes)))
         seed = next((s.tensor for s in self._states.tensors if is_seed(s)), None)

@@ -20,6 +20,7 @@ from .functional import make_functional
 from .graph_diff import first_difference
 from .initial import reads_values
 from .numbers import NumberGuard, ReachedNumber
+from .predicted import predicted_entries
 from .reach import Reach, ReachedTensor
 from .run import Run, States, gradient_of, is_gradient, one_line
 from .settings import tracing_settings, untouched
@@ -70,6 +71,7 @@ def trace(
     known = optimizers.find(reach)
     states = States([t for t in reach.tensors if _can_be_state(t)] + known.tensors, known.numbers)
     states.extend([gradient_of(t) for t in states.tensors if t.tensor.is_leaf and t.tensor.grad is not None])
+    states.extend(predicted_entries(reach))
     run = _settled(function, inputs, samples, reach, dynamic, states)
     names = inputs.tensor_names + [s.name for s in states]
     try:
@@ -111,7 +113,13 @@ def _settled(
         with untouched(reach), tracing_settings():
             first.trace(samples, states)
             found = first.discovered()
-            if not found:
+            if found and all(isinstance(s, ReachedTensor) and is_gradient(s) for s in found):
+                more = States([*states.tensors], states.numbers)
+                more.extend(found)
+                if _confirms(second, first, samples, more):
+                    states.extend(found)
+                    return second
+            elif not found:
                 _again(second, samples, states)
                 found = [
                     ReachedTensor(f"tensor_{len(states.tensors) + i}", t, None)
@@ -125,6 +133,19 @@ def _settled(
             return first
         states.extend(extra)
     raise CaptureError(f"{line_of_function(function)}: every call reaches other tensors; return those it makes")
+
+
+def _confirms(second: Run, first: Run, samples: Sequence[torch.Tensor], states: States) -> bool:
+    """Whether a run that starts from gradients, too, does as the first, which left them: as it does where the function
+    clears gradients before it computes new ones.
+    """
+    try:
+        second.trace(samples, states)
+    except CaptureError:
+        return False
+    if second.discovered() or _seen_by_trace((first, second)):
+        return False
+    return first_difference(first.graph, second.graph, *second.added_since(first)) is None
 
 
 def _can_be_state(reached: ReachedTensor) -> bool:

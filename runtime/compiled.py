@@ -88,8 +88,9 @@ def _runner(
         weights, assumptions = TorchState(exported), StepAssumptions(exported)
 
         def run(feeds: dict[str, Any]) -> dict[str, Any]:
+            values = weights.feeds()  # which names the weight that no longer fits
             numbers = assumptions.numbers()
-            return executable({**feeds, **weights.feeds(), **({} if exported.frozen else numbers)})
+            return executable({**feeds, **values, **({} if exported.frozen else numbers)})
 
         return run
     from .resident import resident

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from pfvm.compiler.capture.export import Exported
 from pfvm.compiler.capture.numbers import NumberGuard
+from pfvm.compiler.capture.watch import Watched, is_alike, is_plain, is_same, look
 from pfvm.errors import StaleWeightError, short
 
 
@@ -22,6 +23,8 @@ class StepAssumptions:
         self._module_names = exported.module_names
         self._settings = [(vars(m), key, vars(m)[key], m) for m in exported.modules for key in _settings(m)]
         self._trainable = [(s.name, s.tensor) for s in exported.states.values() if s.tensor.is_leaf]
+        self._surroundings = exported.surroundings
+        self._only_reads = not exported.updates
         self._checked: Any = None
 
     def numbers(self) -> dict[str, Any]:
@@ -41,6 +44,7 @@ class StepAssumptions:
                     f"{key} of module {self._module_names.get(id(module), type(module).__name__)!r} was {short(value)} "
                     f"at compile and is {short(now)} now; compile again"
                 )
+        self._check_surroundings()
         for name, value, place in self._constants:
             now = _read(place)
             if now is not value and now != value:
@@ -53,6 +57,36 @@ class StepAssumptions:
             self._check_guards(found, asked)
             self._checked = found, asked
         return found
+
+    def _check_surroundings(self) -> None:
+        """Raises StaleWeightError for what the function's code names and finds in Python."""
+        for watched in self._surroundings.values:
+            _, container, key, value = watched
+            try:
+                if container[key] is value:
+                    continue
+            except LookupError:
+                pass
+            if not is_same(look(watched), value) and not self._is_followed(look(watched), value):
+                raise StaleWeightError(_changed(watched, look(watched)))
+        for name, container, size in self._surroundings.sizes:
+            if len(container) != size:
+                raise StaleWeightError(
+                    f"{name} had {size} entries at compile and has {len(container)} now: it is another program; "
+                    "compile again"
+                )
+        for name, container, before in self._surroundings.contents:
+            if container != before:
+                raise StaleWeightError(
+                    f"{name} was {short(before)} at compile and is {short(container)} now; compile again"
+                )
+
+    def _is_followed(self, now: Any, before: Any) -> bool:
+        """Another layer in the place of one whose tensors nothing else holds: they are read where they hang."""
+        if not self._only_reads or not isinstance(now, torch.nn.Module):
+            return False
+        held = self._surroundings.tensors
+        return is_alike(now, before) and all(len(held.get(id(p), ())) < 2 for p in before.parameters())
 
     def _current(self, name: str, number: Any) -> Any:
         try:
@@ -71,6 +105,21 @@ def _broken(guard: NumberGuard, values: dict[str, Any]) -> str:
     now = ", ".join(f"{name} = {values[name]!r}" for name in sorted(guard.names))
     where = f"{guard.where}: " if guard.where else ""
     return f"{where}the step was captured for {guard}, but now {now}: it takes another path; compile again"
+
+
+def _changed(watched: Watched, now: Any) -> str:
+    name, _, _, before = watched
+    if is_plain(before) and is_plain(now):
+        return (
+            f"{name} was {short(before)} at compile and is {short(now)} now, and the graph holds what it was; compile "
+            "again, or keep it in a tensor"
+        )
+    if isinstance(before, torch.Tensor):
+        return (
+            f"{name} is another tensor than at compile, and other parts of the program hold the one of then; change "
+            "it in place (copy_, load_state_dict), or compile again"
+        )
+    return f"{name} is another {type(before).__name__} than at compile; compile again"
 
 
 def _mode_call(training: bool) -> str:

@@ -48,6 +48,7 @@ class TorchState:
     def __init__(self, exported: Exported) -> None:
         states, frozen = exported.states, exported.frozen
         self._states = dict(states)
+        self._types = {name: (s.tensor.dtype, s.tensor.shape) for name, s in states.items()}  # model.to() changes them
         self._frozen = frozen
         self._blocks: list[_Block] = []
         self._next = 0
@@ -100,10 +101,11 @@ class TorchState:
 
     def _value(self, name: str, state: ReachedTensor) -> np.ndarray[Any, Any]:
         tensor = _current(state)
-        if tensor.shape != state.tensor.shape or tensor.dtype != state.tensor.dtype:
+        dtype, shape = self._types[name]
+        if tensor.shape != shape or tensor.dtype != dtype:
             raise StaleWeightError(
                 f"weight {state.name!r} is now {tensor.dtype} {list(tensor.shape)}; "
-                f"it was compiled as {state.tensor.dtype} {list(state.tensor.shape)}: compile again"
+                f"it was compiled as {dtype} {list(shape)}: compile again"
             )
         return to_numpy(tensor)
 

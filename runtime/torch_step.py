@@ -27,6 +27,7 @@ class _Slot:
         self.name = name
         self.state = state
         self.is_updated = is_updated
+        self.dtype, self.shape = state.tensor.dtype, state.tensor.shape  # now: model.to(dtype) changes the same tensor
         self.tensor: torch.Tensor | None = None
         self.values: OnDevice | None = None
 
@@ -96,15 +97,14 @@ class StepState:
         raise StaleWeightError(f"weight {slot.state.name!r} is not where it was at compile; compile again")
 
     def _array(self, slot: _Slot, tensor: Any) -> np.ndarray[Any, Any]:
-        expected = slot.state.tensor
         if not isinstance(tensor, torch.Tensor):
             raise StaleWeightError(
                 f"weight {slot.state.name!r} is now a {type(tensor).__name__}, not a tensor; compile again"
             )
-        if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
+        if tensor.shape != slot.shape or tensor.dtype != slot.dtype:
             raise StaleWeightError(
                 f"weight {slot.state.name!r} is now {tensor.dtype} {list(tensor.shape)}; "
-                f"it was compiled as {expected.dtype} {list(expected.shape)}: compile again"
+                f"it was compiled as {slot.dtype} {list(slot.shape)}: compile again"
             )
         return to_numpy(tensor)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from .structure import Structure, argument_names, arguments, describe
 from .symbols import open_dimensions
 from .trace import Trace, trace
 from .translate import describe_value, translate
+from .watch import Watch, watch
 
 OPSET = 20  # the first with Gelu and with N-dimensional GridSample
 IR_VERSION = 10
@@ -37,7 +38,7 @@ class Exported:
     `states` and `numbers` are keyed by their names in the model; `frozen` says that they are constants there. `updates`
     gives the output that holds a state's next value. `size_outputs` are outputs that the function returns as Python
     numbers. `cleared`, `guards`, `constants` and `schedulers` are those of the trace; `asked` are numbers that guards
-    are about and that are no inputs (a weight decay of 0).
+    are about and that are no inputs (a weight decay of 0). `surroundings` are the Python values that it bakes in.
     """
 
     model: ir.Model
@@ -57,6 +58,7 @@ class Exported:
     optimizers: tuple[torch.optim.Optimizer, ...] = ()
     schedulers: tuple[Any, ...] = ()
     asked: tuple[ReachedNumber, ...] = ()
+    surroundings: Watch = field(default_factory=Watch)
 
 
 def export(
@@ -105,6 +107,8 @@ def capture(
     axes = open_dimensions(dynamic, inputs.tensor_names)
     with SWAP_LOCK:
         reach = walk(fn)
+        surroundings = watch(fn)
+        reach.put_back.append(surroundings.put_back)
         for reached in reach.tensors:
             if not torch.nn.parameter.is_lazy(reached.tensor):
                 reached.tensor.detach()  # values that are on a device come now, not in the middle of the trace
@@ -112,6 +116,7 @@ def capture(
         frozen = _is_frozen(fn, traced, freeze)
         builder = _Builder(traced, inputs, frozen, getattr(fn, "__name__", type(fn).__name__))
         model = builder.build()
+        surroundings.hold_tensors([s.tensor for s in builder.states.values()])
     return Exported(
         model,
         inputs,
@@ -130,6 +135,7 @@ def capture(
         tuple(optimizer for _, optimizer in reach.optimizers),
         tuple(traced.schedulers),
         _only_asked(traced, builder.numbers),
+        surroundings,
     )
 
 

@@ -7,6 +7,7 @@ time, so that a weight that was replaced (not just changed in place) is seen.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import heapq
 import itertools
@@ -20,7 +21,7 @@ import torch
 from pfvm.compiler.signature import Kind
 from pfvm.errors import CaptureError
 
-_LIBRARIES = frozenset({"torch", "numpy", "pfvm", "onnx", "onnx_ir", "builtins"}) | sys.stdlib_module_names
+LIBRARIES = frozenset({"torch", "numpy", "pfvm", "onnx", "onnx_ir", "builtins"}) | sys.stdlib_module_names
 _LONGEST_CONTAINER = 100_000  # a longer list is data, not structure
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
@@ -72,9 +73,12 @@ class Reach:
     modules: list[torch.nn.Module] = field(default_factory=list)
     optimizers: list[tuple[str, torch.optim.Optimizer]] = field(default_factory=list)
     containers: list[tuple[Any, Any]] = field(default_factory=list)
+    put_back: list[Callable[[], None]] = field(default_factory=list)
 
     def restore(self) -> None:
         """Undo what the traced function did to the reached containers (attributes set, lists appended to)."""
+        for more in self.put_back:
+            more()
         for container, copy in self.containers:
             if isinstance(container, dict):
                 if container.keys() != copy.keys() or any(container[k] is not v for k, v in copy.items()):
@@ -107,7 +111,7 @@ def walk(function: Any) -> Reach:
         if isinstance(item, torch.optim.Optimizer):
             reach.optimizers.append((path or "optimizer", item))
         for label, child, read, *write in _children(item, reach):
-            if _is_structure(child):
+            if is_structure(child):
                 is_function = isinstance(child, (types.FunctionType, types.MethodType, functools.partial))
                 child_path = path if is_function else ".".join(p for p in (path, label) if p)
                 heapq.heappush(queue, (_priority(child), next(order), child, Place(place, read, *write), child_path))
@@ -121,17 +125,19 @@ def _priority(item: Any) -> int:
     return 2 if isinstance(item, torch.optim.Optimizer) else 1
 
 
-def _is_structure(item: Any) -> bool:
+def is_structure(item: Any) -> bool:
     """Whether a tensor can hang below `item`. Numbers, strings, classes and library objects are leaves."""
     if isinstance(item, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, functools.partial)):
         return True
     if isinstance(item, (dict, list, tuple)):
         return len(item) <= _LONGEST_CONTAINER
     if isinstance(item, (types.FunctionType, types.MethodType)):
-        return (getattr(item, "__module__", None) or "").partition(".")[0] not in _LIBRARIES
+        return (getattr(item, "__module__", None) or "").partition(".")[0] not in LIBRARIES
     if isinstance(item, (type, types.ModuleType)):
         return False
-    return type(item).__module__.partition(".")[0] not in _LIBRARIES and hasattr(item, "__dict__")
+    if isinstance(item, (types.SimpleNamespace, argparse.Namespace)):
+        return True
+    return type(item).__module__.partition(".")[0] not in LIBRARIES and hasattr(item, "__dict__")
 
 
 # Readers for a Place.
@@ -212,7 +218,7 @@ def _children_of_function(function: types.FunctionType) -> Iterator[_Child]:
         value = function.__globals__[name]
         if not isinstance(value, types.ModuleType):
             yield name, value, *_global(name)
-        elif value.__name__.partition(".")[0] not in _LIBRARIES:
+        elif value.__name__.partition(".")[0] not in LIBRARIES:
             for attribute in names:
                 if attribute in vars(value):
                     yield f"{name}.{attribute}", vars(value)[attribute], *_global(name, attribute)

@@ -6,10 +6,23 @@ from collections.abc import Mapping
 
 from pfvm.runtime.ort_expand.node import Rule
 
-from . import attention, convolution, doubles, float4, integers, old_forms, recurrent, spectral, strings, training
+from . import (
+    attention,
+    blocks,
+    convolution,
+    doubles,
+    float4,
+    integers,
+    old_forms,
+    recurrent,
+    spectral,
+    strings,
+    training,
+)
 
 _TABLES: tuple[Mapping[tuple[str, str], Rule], ...] = (
     attention.RULES,
+    blocks.RULES,
     convolution.RULES,
     doubles.RULES,
     float4.RULES,
@@ -28,6 +41,6 @@ OLD_FORMS: Mapping[tuple[str, str], tuple[Rule, ...]] = {key: (rule,) for key, r
 """For models of opset 1 to 6, before they are raised."""
 
 WITHOUT_AN_ERROR: frozenset[tuple[str, str]] = frozenset(
-    {*attention.RULES, *spectral.RULES, ("", "ReduceMax"), ("", "ReduceMin"), ("", "ConvInteger")}
+    {*attention.RULES, *blocks.RULES, *spectral.RULES, ("", "ReduceMax"), ("", "ReduceMin"), ("", "ConvInteger")}
 )
 """What ONNX Runtime loads, and then computes less well or fails at. The other rules wait until it refuses a model."""

@@ -12,10 +12,12 @@ import math
 
 import onnx_ir as ir
 
+from . import convolving
+from .forms import Forms
 from .layout import ADDRESS, LANE, Layout, LayoutError, SubAxis
 from .machine import Machine
 from .mngraph import DOWNLOAD, GATHERED, INPUT_SPLIT, LAYOUT_SWITCH, OUTPUT_CONCAT, REFILL, REUSES, UPLOAD
-from .ops import contract, reduce, reuse
+from .ops import contract, convolve, reduce, reuse
 from .ops.table import rule_of, size
 from .placement import DRAM, IMMEDIATE, Placement, find_placement, placement_of
 from .tree import Cost, Tree
@@ -30,6 +32,7 @@ class CostModel:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.tree = Tree(machine)
+        self._forms = Forms(machine)
         self.download = functools.cache(self._download)
         self.upload = functools.cache(self._upload)
         self.copy = functools.cache(self._copy)
@@ -76,6 +79,8 @@ class CostModel:
         total = self._streams(node)
         if GATHERED in node.metadata_props or kind == "gathered":
             return total + self._gathered(node) + (self._matrix(node) if kind == "contract" else NOTHING)
+        if kind == "convolve":
+            return total + self._convolve(node)
         if kind == "contract":
             return total + self._contract(node)
         if kind == "reduce":
@@ -160,6 +165,20 @@ class CostModel:
         return self._matrix(node) + self._tree_sum(self._partial_product(out, above), out.layout, self._sum_dtype(),
                                                    out.dtype, reduced)  # fmt: skip
 
+    def _convolve(self, node: ir.Node) -> Cost:
+        """Partial sums of every matrix unit, added up and dealt out as the result lies."""
+        weight, out = placement_of(node.inputs[1]), placement_of(node.outputs[0])  # type: ignore[arg-type]
+        unit = self.machine.matrix_unit
+        mode = unit.modes.get(weight.dtype) or unit.modes[self._sum_dtype()]
+        busy = self._unit(MATRIX, convolving.matrix_cycles(node, self.machine, (mode.inputs, mode.outputs)))
+        busy += self._unit(MATRIX_LOAD, self.tree.words(weight.layout) / unit.load)
+        dtype = self._sum_dtype()
+        sums = convolving.partial_sums(node, self.machine, self.machine.lanes(dtype))
+        if not sums.crossed:
+            return busy
+        top = min(self.tree.top_of(level) for level in sums.crossed)
+        return busy + self.tree.up(sums.layout, dtype, top, sums.reduced) + self.tree.down(out.layout, out.dtype, top)
+
     def _partial_product(self, out: Placement, above: tuple[str, ...]) -> Layout:
         """The partial sums of each matrix unit: all columns, of the rows that its cell has."""
         names = list(self.machine.index_levels)
@@ -212,7 +231,14 @@ class CostModel:
         for out in node.outputs:
             placement = placement_of(out)
             total += self.download(placement.layout, placement.dtype)
-        return total if rule_of(node).kind == "contract" else total + self._vector(node)
+        if rule_of(node).kind != "contract":
+            return total + self._vector(node)
+        return total + self._patches(node) if convolve.is_convolution(node) else total
+
+    def _patches(self, node: ir.Node) -> Cost:
+        """A gathered convolution multiplies patches: they come down to the matrix units as a product's data."""
+        dtype = placement_of(_first(node)).dtype
+        return self.download(self._forms.matrix(convolving.gathered_patches(node), dtype), dtype)
 
 
 def streamed(node: ir.Node) -> list[ir.Value]:

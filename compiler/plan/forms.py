@@ -55,7 +55,14 @@ class Forms:
         return self.in_lanes(self.filled(shape, axes, None), self.lanes, self.machine.lanes(dtype))
 
     def weight(
-        self, shape: Sequence[int], dtype: str, data: Layout, data_dtype: str, axes: Sequence[int | None], column: int
+        self,
+        shape: Sequence[int],
+        dtype: str,
+        data: Layout,
+        data_dtype: str,
+        axes: Sequence[int | None],
+        column: int,
+        over_copies: bool = False,
     ) -> Layout:
         """The stationary operand of a product whose other operand lies in `data`.
 
@@ -63,6 +70,8 @@ class Forms:
         axis `column` becomes the output's columns. Contracted blocks lie at successive addresses, in every matrix
         unit that has their part of the data: (256, 1024) beside a (125, 1024) is
         ((16:64, 4_W:1, 4_PE:1), (16_MAB:1, 4:16, 4:1, 4:4); B@[L1B,L2B]).
+
+        over_copies: cells that have copies of the data get other columns each.
         """
         data = self.in_lanes(data, self.machine.lanes(data_dtype), self.lanes)
         result: list[Axis] = [()] * len(shape)
@@ -76,9 +85,20 @@ class Forms:
                 continue
             dealt = data.axes[axes[i] or 0] if i in contracted else ()
             result[i], reach = _with_addresses(dealt, shape[i], reach)
-        result[column], _ = _with_addresses((), -(-shape[column] // self.block), reach)
+        blocks = -(-shape[column] // self.block)
+        shared = self._over_copies(data, blocks) if over_copies else ()
+        result[column], _ = _with_addresses(shared, blocks, reach)
         result[column] += self._block_axis()
         return self.in_lanes(self.filled(shape, result, None), self.lanes, self.machine.lanes(dtype))
+
+    def per_column(self, shape: Sequence[int], dtype: str, data: Layout, data_dtype: str, column: int) -> Layout:
+        """An operand whose first axis is the columns of `data`, in the cells that have them; all else in addresses."""
+        data = self.in_lanes(data, self.machine.lanes(data_dtype), self.lanes)
+        axes = [*_closed_up([data.axes[column]]), *[()] * (len(shape) - 1)]
+        reach = math.prod(sub.size for sub in axes[0] if sub.level == ADDRESS)
+        for i in reversed(range(1, len(shape))):
+            axes[i], reach = _with_addresses((), shape[i], reach)
+        return self.in_lanes(self.filled(shape, axes, None), self.lanes, self.machine.lanes(dtype))
 
     def host(self, shape: Sequence[int], dtype: str) -> Layout:
         """What a host writes where nothing is asked for: rows dealt out, lanes last."""
@@ -211,6 +231,17 @@ class Forms:
         subs = [SubAxis(self.lanes, LANE)]
         subs += [SubAxis(self.machine.index_levels[level], level) for level in self.block_levels]
         return tuple(sub for sub in subs if sub.size > 1)
+
+    def _over_copies(self, data: Layout, blocks: int) -> Axis:
+        """The part of an axis of blocks that goes to levels over which `data` has copies, innermost first."""
+        axis: Axis = ()
+        for level in (*self.column_levels, *reversed(self.row_levels)):
+            for copies in data.copies:
+                if copies.level == level:
+                    part = _divisor(copies.size or self.machine.index_levels[level], blocks)
+                    blocks = -(-blocks // part)
+                    axis = (SubAxis(part, level, copies.stride), *axis) if part > 1 else axis
+        return axis
 
     def _in_block(self, axis: Axis) -> bool:
         return any(sub.level in (LANE, *self.block_levels) for sub in axis)

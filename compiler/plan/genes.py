@@ -33,10 +33,12 @@ def name_axes(model: ir.Model) -> None:
 def _forward(node: ir.Node, genes: dict[ir.Value, Gene]) -> None:
     kind = rule_of(node).kind
     source = node.inputs[0] if node.inputs else None
-    if kind == "contract":
+    if kind in ("contract", "convolve"):
         _product(node, genes)
     elif source is None or not node.outputs:
         return
+    elif kind == "window" and source in genes:
+        _set(node.outputs[0], genes[source], genes)
     elif kind == "reduce" and source in genes:
         gene = _reduced(node, genes[source])
         if len(gene) == len(dims(node.outputs[0])):

@@ -14,27 +14,35 @@ from .constants import drop_unread, place_constants
 from .dtypes import device_dtype
 from .forms import Forms
 from .genes import name_axes
+from .images import image_layout, kernel_layout
 from .layout import Layout
 from .machine import Machine
 from .mngraph import GATHERED, REUSES, declare_moves
 from .operand_layouts import data_layout, gathered_layout, operand_layout, viewed, viewed_back, weight_layout
 from .operands import Operands
-from .ops import contract, reduce
-from .ops.table import Rule, dims, rule_of
+from .ops import contract, convolve, reduce
+from .ops.table import KIND, Rule, dims, rule_of
 from .orient import orient_products
 from .placement import Placement, find_placement, placement_of
 from .state import settle_state
 from .wishes import Wishes
 
 
-def assign_layouts(model: ir.Model, machine: Machine, other_way: Collection[str] = ()) -> ir.Model:
+def assign_layouts(
+    model: ir.Model, machine: Machine, other_way: Collection[str] = (), in_cells: Collection[str] = ()
+) -> ir.Model:
     """Gives every value a Placement and inserts the moves that layouts need, in place.
 
-    other_way: outputs of products whose operands change places against the rule of `orient`.
+    other_way: outputs of products whose operands change places against the rule of `orient`. in_cells: outputs of
+    convolutions and pools that run where their images lie; the others gather them.
     Small constants become Constant nodes at the head (IMM); inputs and initializers are in DRAM; the schedule decides
     about the rest. The dtypes must be assigned.
     """
     forms = Forms(machine)
+    for node in model.graph:
+        kind = convolve.local_kind(node) if node.outputs and node.outputs[0].name in in_cells else None
+        if kind is not None:
+            node.metadata_props[KIND] = kind
     orient_products(model, other_way)
     place_constants(model)
     work = _Assigner(model, forms)
@@ -156,6 +164,30 @@ def _contract(work: _Assigner, node: ir.Node, rule: Rule) -> None:
     work.result(out, layout, pad="Dirty")
 
 
+def _convolve(work: _Assigner, node: ir.Node, rule: Rule) -> None:
+    """Images whole in each cell, the weight beside them, the bias as their channels."""
+    out = node.outputs[0]
+    for i, wanted in ((0, image_layout(work.forms, node.inputs[0])), (1, kernel_layout(work.forms, node))):
+        work.operands.lay(node, i, wanted, rule)
+        work.operands.refill(node, i, rule)
+    _lay_per_channel(work, node, out)
+
+
+def _window(work: _Assigner, node: ir.Node, rule: Rule) -> None:
+    """Images whole in each cell; what there is per channel beside them."""
+    work.operands.lay(node, 0, image_layout(work.forms, node.inputs[0]))
+    if len(node.inputs) > 1:
+        work.operands.lay(node, 1, kernel_layout(work.forms, node))
+    _lay_per_channel(work, node, node.outputs[0])
+
+
+def _lay_per_channel(work: _Assigner, node: ir.Node, out: ir.Value) -> None:
+    layout = image_layout(work.forms, out)
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        work.operands.lay(node, 2, operand_layout(work.forms, node, 2, layout, device_dtype(out)))
+    work.result(out, layout, pad="Dirty")
+
+
 def _reuse(work: _Assigner, node: ir.Node, rule: Rule) -> None:
     """The same memory under another shape; where the layout does not allow it, a switch to one that does."""
     out = node.outputs[0]
@@ -208,6 +240,8 @@ _KINDS: dict[str, Callable[[_Assigner, ir.Node, Rule], None]] = {
     "elementwise": _elementwise,
     "reduce": _reduce,
     "contract": _contract,
+    "convolve": _convolve,
+    "window": _window,
     "reuse": _reuse,
     "gathered": _gathered,
     "move": _move,

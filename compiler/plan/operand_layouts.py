@@ -17,7 +17,7 @@ def operand_layout(
 ) -> Layout:
     """How operand `i` must lie where the node's output, of `dtype`, lies in `layout`.
 
-    Operands broadcast as numpy's do; those of a normalization that are per channel stand at its axis.
+    Operands broadcast as numpy's do; what a normalization or a convolution has per channel stands at its axis.
     """
     value = node.inputs[i]
     assert value is not None
@@ -34,7 +34,7 @@ def operand_layout(
 def _channel_axis(node: ir.Node, i: int, rank: int) -> int | None:
     if i == 0:
         return None
-    if node.op_type in ("BatchNormalization", "InstanceNormalization", "GroupNormalization"):
+    if node.op_type in ("BatchNormalization", "InstanceNormalization", "GroupNormalization", "Conv", "ConvTranspose"):
         return 1
     if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
         return node.attributes.get_int("axis", 1) % max(rank, 1)

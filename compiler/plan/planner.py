@@ -14,7 +14,7 @@ from .dtypes import assign_dtypes
 from .machine import Machine, load_machine
 from .plan_options import PlanOptions
 from .prepare import prepare
-from .schedule.scheduler import schedule
+from .schedule.scheduler import local_limit, schedule
 
 
 @dataclass
@@ -60,4 +60,5 @@ def lay_out(
     machine = load_machine(chosen.machine)
     prepared = prepare(model, chosen.shapes, evaluate, chosen.unroll_limit)
     assign_dtypes(prepared, machine, chosen.float_dtype, chosen.dtypes)
-    return Plan(choose_layouts(prepared, machine, chosen.turn_weights), machine, chosen)
+    limit = local_limit(machine, chosen.sram_budget)
+    return Plan(choose_layouts(prepared, machine, chosen.turn_weights, limit), machine, chosen)

@@ -9,6 +9,7 @@ from pfvm.compiler.signature import read_manifest
 
 from .dtypes import device_dtype
 from .forms import Forms
+from .images import image_layout, kernel_layout
 from .layout import Layout
 from .mngraph import CAST
 from .operand_layouts import gathered_layout, operand_layout, viewed, viewed_back, weight_layout
@@ -63,6 +64,8 @@ class Wishes:
             if kind == "contract" and contract.is_local(node):
                 out = node.outputs[0]
                 known[out] = self._forms.matrix(dims(out), device_dtype(out))
+            elif kind in ("convolve", "window"):
+                known.update((out, image_layout(self._forms, out)) for out in node.outputs)
             elif kind in ("contract", "gathered"):
                 known.update((out, gathered_layout(self._forms, node, out)) for out in node.outputs)
             elif kind == "reuse" and source in known:
@@ -91,6 +94,9 @@ class Wishes:
         if kind == "contract":
             self._ask_data(node)
             self._ask_weight(node)
+            return
+        if kind in ("convolve", "window"):
+            self._ask_images(node)
             return
         if kind == "reuse":
             for wishes in (self._wishes, self._weights):
@@ -125,6 +131,17 @@ class Wishes:
             if bias is not None:
                 layout = self._forms.matrix(dims(out), device_dtype(out))
                 self._weights[bias] = operand_layout(self._forms, node, i, layout, device_dtype(out))
+
+    def _ask_images(self, node: ir.Node) -> None:
+        data, out = node.inputs[0], node.outputs[0]
+        assert data is not None
+        self._wishes[data] = image_layout(self._forms, data)
+        for i, value in enumerate(node.inputs):
+            if i == 1 and value is not None:
+                self._weights[value] = kernel_layout(self._forms, node)
+            elif i and value is not None:
+                layout = image_layout(self._forms, out)
+                self._weights[value] = operand_layout(self._forms, node, i, layout, device_dtype(out))
 
     def _ask_back(self, node: ir.Node, wishes: dict[ir.Value, Layout]) -> None:
         source, wish = node.inputs[0], wishes.get(node.outputs[0])

@@ -16,8 +16,9 @@ from pfvm.errors import describe_node
 
 from .cells import places
 from .errors import AddressError, EmulatorError, LocalityError
+from .image_checks import check_convolution, check_window
 from .kernels import Kernel
-from .locality import Pairs, broadcast_pairs, levels_of, misplaced
+from .locality import Pairs, broadcast_pairs, levels_of, misplaced, misplaced_text, require
 from .values import Held
 
 Array = np.ndarray
@@ -40,7 +41,7 @@ def check_move(node: ir.Node, source: Held, out: Held, machine: Machine) -> None
             f"{what} goes from {source.placement.location} to {out.placement.location}, which is not its way"
         )
     if node.op_type == CAST:
-        _require(node, out, source, machine, broadcast_pairs(out.layout, source.layout))
+        require(node, out, source, machine, broadcast_pairs(out.layout, source.layout))
 
 
 def check_reuse(node: ir.Node, source: Held, out: Held, positions: Array, machine: Machine) -> None:
@@ -118,11 +119,16 @@ def check_compute(node: ir.Node, rule: Rule, inputs: Operands, outputs: list[Hel
             if held is not None and held.placement.location != IMMEDIATE:
                 for each in outputs:
                     if np.prod(held.shape) <= np.prod(each.shape):  # an update's step count reads no weight
-                        _require(node, each, held, machine, _elementwise_pairs(node, inputs.index(held), each, held))
+                        require(node, each, held, machine, _elementwise_pairs(node, inputs.index(held), each, held))
     elif rule.kind == "reduce":
         _check_reduction(node, inputs, outputs, machine)
     elif rule.kind == "contract":
         _check_product(node, inputs, out, machine)
+    elif rule.kind == "convolve":
+        check_convolution(node, inputs, out, machine)
+    elif rule.kind == "window":
+        for each in outputs:
+            check_window(node, inputs, each, machine)
     else:
         raise LocalityError(f"{describe_node(node)} reads other cells than its own, but is not marked as gathered")
 
@@ -178,11 +184,11 @@ def _check_reduction(node: ir.Node, inputs: Operands, outputs: list[Held], machi
         else:
             pairs = list(enumerate(kept))
         in_place = reduce.is_in_place(node) and out.shape == source.shape
-        _require(node, out, source, machine, pairs, set() if in_place else tree)
+        require(node, out, source, machine, pairs, set() if in_place else tree)
     if reduce.is_in_place(node):
         for held in inputs[1:]:
             if held is not None and held.placement.location != IMMEDIATE:
-                _require(node, outputs[0], held, machine, broadcast_pairs(outputs[0].layout, held.layout))
+                require(node, outputs[0], held, machine, broadcast_pairs(outputs[0].layout, held.layout))
 
 
 def _check_product(node: ir.Node, inputs: Operands, out: Held, machine: Machine) -> None:
@@ -201,26 +207,11 @@ def _check_product(node: ir.Node, inputs: Operands, out: Held, machine: Machine)
         pairs += [(axis, None) for axis in range(len(data.shape)) if axis not in known]
         level = misplaced(data.layout, weight.layout, pairs, machine, inside, every_copy=False)
         if level is not None:
-            raise LocalityError(_text(node, data, weight, level))
+            raise LocalityError(misplaced_text(node, data, weight, level))
     tree = inside | levels_of(data.layout, [axes.data_column])
     rows = [(i, i) for i in range(len(out.shape) - 1)] if node.op_type != "Gemm" else [(0, 1 - axes.data_column)]
     columns = len(out.shape) - 1
-    _require(node, out, data, machine, [*rows, (columns, None)], tree | {machine.matrix_unit.level})
+    require(node, out, data, machine, [*rows, (columns, None)], tree | {machine.matrix_unit.level})
     bias = inputs[2] if len(inputs) > 2 else None
     if bias is not None and bias.placement.location not in (DRAM, IMMEDIATE):
-        _require(node, out, bias, machine, broadcast_pairs(out.layout, bias.layout))
-
-
-def _require(
-    node: ir.Node, reader: Held, read: Held, machine: Machine, pairs: Pairs, exempt: set[str] | None = None
-) -> None:
-    level = misplaced(reader.layout, read.layout, pairs, machine, exempt or set())
-    if level is not None:
-        raise LocalityError(_text(node, reader, read, level))
-
-
-def _text(node: ir.Node, reader: Held, read: Held, level: str) -> str:
-    return (
-        f"{describe_node(node)}: elements of {read.name!r} in {read.layout} are not all in the {level} that needs them "
-        f"for {reader.name!r} in {reader.layout}"
-    )
+        require(node, out, bias, machine, broadcast_pairs(out.layout, bias.layout))

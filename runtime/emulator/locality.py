@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
+import onnx_ir as ir
 from pfvm.compiler.plan.layout import Layout
 from pfvm.compiler.plan.machine import Machine
+from pfvm.errors import describe_node
 
 from .cells import axis_steps, copy_offsets, differences
+from .errors import LocalityError
+from .values import Held
 
 Array = np.ndarray
 Pairs = Sequence[tuple[int | None, int | None]]  # (axis of the reader, axis of what is read); None: it has none
@@ -51,9 +55,44 @@ def misplaced(
     return None
 
 
+def never_meet(a: Layout, b: Layout, pairs: Pairs, machine: Machine, exempt: Collection[str] = ()) -> str | None:
+    """The first level at which elements of two operands that are multiplied have no cell in common; None: all do.
+
+    pairs: axes of a and of b. Every copy of either counts.
+    """
+    for level, size in machine.index_levels.items():
+        if level in exempt:
+            continue
+        ours = [_steps(a, mine, level) for mine, _ in pairs]
+        theirs = [_steps(b, other, level) for _, other in pairs]
+        if any(len(x) != len(y) and 1 not in (len(x), len(y)) for x, y in zip(ours, theirs)):
+            return level
+        copies = copy_offsets(b, level, size)[:, None] - copy_offsets(a, level, size)[None, :]
+        if not differences(ours, theirs) <= set(np.unique(copies).tolist()):
+            return level
+    return None
+
+
 def levels_of(layout: Layout, axes: Collection[int]) -> set[str]:
     """The levels over which some axes of a layout are spread."""
     return {sub.level for axis in axes for sub in layout.axes[axis] if sub.size > 1}
+
+
+def require(
+    node: ir.Node, reader: Held, read: Held, machine: Machine, pairs: Pairs, exempt: set[str] | None = None
+) -> None:
+    """Raises LocalityError unless every cell of `reader` has what it needs of `read`."""
+    level = misplaced(reader.layout, read.layout, pairs, machine, exempt or set())
+    if level is not None:
+        raise LocalityError(misplaced_text(node, reader, read, level))
+
+
+def misplaced_text(node: ir.Node, reader: Held, read: Held, level: str) -> str:
+    """What is wrong where `misplaced` found a level."""
+    return (
+        f"{describe_node(node)}: elements of {read.name!r} in {read.layout} are not all in the {level} that needs them "
+        f"for {reader.name!r} in {reader.layout}"
+    )
 
 
 def _steps(layout: Layout, axis: int | None, level: str) -> Array:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 from pfvm.compiler.plan.mngraph import DOMAIN, GATHERED, INPUT_SPLIT, REFILL
-from pfvm.compiler.plan.ops import contract, reduce
+from pfvm.compiler.plan.ops import contract, convolve, reduce
 from pfvm.compiler.plan.ops.table import PadNeed, Rule, rule_of
 from pfvm.errors import describe_node
 
@@ -114,14 +114,23 @@ def compute_step(call: Call, arithmetic: Arithmetic, inputs: Operands, outputs: 
 def _cell_arithmetic(node: ir.Node, rule: Rule, arithmetic: Arithmetic, inputs: Operands) -> Arithmetic | None:
     """The arithmetic of a product's or a reduction's partial sums; None for other nodes, and without rounding."""
     source = inputs[0] if inputs else None
-    if source is None or arithmetic.exact or rule.kind not in ("contract", "reduce"):
+    if source is None or arithmetic.exact or rule.kind not in ("contract", "convolve", "reduce"):
         return None
     levels = list(arithmetic.machine.index_levels)
     if rule.kind == "reduce":
         axes = reduce.reduced_axes(node)
         return CellArithmetic(arithmetic, reduced={axis: cell_parts(source.layout, axis, levels) for axis in axes})
     outer = levels[: levels.index(arithmetic.machine.matrix_unit.level) + 1]
+    if rule.kind == "convolve":
+        return CellArithmetic(arithmetic, contracted=_channels_of_taps(node, source, outer))
     return CellArithmetic(arithmetic, contracted=cell_parts(source.layout, contract.product(node).data_column, outer))
+
+
+def _channels_of_taps(node: ir.Node, source: Held, levels: Sequence[str]) -> list[Array]:
+    """Positions along a convolution's taps and channels, those of each matrix unit together."""
+    channels, taps = source.shape[convolve.CHANNELS], np.arange(convolve.taps(node))
+    parts = cell_parts(source.layout, convolve.CHANNELS, levels)
+    return [(taps[:, None] * channels + part[None, :]).reshape(-1) for part in parts]
 
 
 def stored(arithmetic: Arithmetic, held: Held, x: Array) -> Array:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from pfvm.compiler.plan.mngraph import is_move
 from pfvm.compiler.plan.placement import Pad
 
-Kind = Literal["elementwise", "reduce", "contract", "reuse", "move", "gathered", "constant"]
+Kind = Literal["elementwise", "reduce", "contract", "convolve", "window", "reuse", "move", "gathered", "constant"]
 
 
 class PadNeed(NamedTuple):
@@ -44,8 +44,9 @@ class Rule:
 
     kind: elementwise (operands in the output's layout), reduce (the output lies where the input lies, reduced axes
     become copies; softmax and its like keep the layout), contract (a product: partial sums in each cell, reduced over
-    the levels of the contracted axes), reuse (names its first input's memory again), gathered (operands are collected
-    through the tree), move (MNCore* nodes and Identity), constant.
+    the levels of the contracted axes), convolve (a product over the channels of images that are whole in each cell),
+    window (elements of such images from their own cell alone), reuse (names its first input's memory again), gathered
+    (operands are collected through the tree), move (MNCore* nodes and Identity), constant.
     pad_need: per input. keeps_zero: padding of zeros stays zeros. flops: 2 per multiply-add, 1 per other element.
     reads_dram: inputs that may stay in DRAM.
     """
@@ -90,7 +91,7 @@ def rule_of(node: ir.Node) -> Rule:
     """The rule of a node: what `prepare` wrote to its metadata, its operator's row, else gathered."""
     if is_move(node):
         return _MOVE
-    found = _MARKED.get(node.metadata_props.get(KIND, ""))
+    found = _marked().get(node.metadata_props.get(KIND, ""))
     return found or _rows().get((node.domain, node.op_type)) or _GATHERED
 
 
@@ -100,7 +101,8 @@ def has_row(domain: str, op_type: str) -> bool:
 
 
 KIND = "pfvm.kind"
-"""Node metadata that overrides the operator's row: "elementwise" on a call whose body is nothing else, "gathered"."""
+"""Node metadata that overrides the operator's row: "elementwise" on a call whose body is nothing else, "gathered",
+"convolve" and "window" on nodes that were chosen to run where their images lie."""
 
 
 def body_flops(node: ir.Node) -> int:
@@ -109,4 +111,10 @@ def body_flops(node: ir.Node) -> int:
 
 
 STEPS = "pfvm.steps"
-_MARKED = {"elementwise": Rule("elementwise", flops=body_flops), "gathered": _GATHERED}
+
+
+@functools.cache
+def _marked() -> Mapping[str, Rule]:
+    from .convolve import MARKED
+
+    return {"elementwise": Rule("elementwise", flops=body_flops), "gathered": _GATHERED, **MARKED}

@@ -107,7 +107,8 @@ def local_limit(machine: Machine, sram_budget: float | int | None) -> int | None
 def streamed_inputs(node: ir.Node) -> tuple[int, ...]:
     """The inputs that a node's rule may read from DRAM; those of a local product also once they are computed."""
     found = rule_of(node).reads_dram(node)
-    if rule_of(node).kind == "contract" and GATHERED not in node.metadata_props and contract.is_local(node):
+    product = rule_of(node).kind == "contract" and GATHERED not in node.metadata_props and contract.is_local(node)
+    if product or rule_of(node).kind == "convolve":
         own = (i for i, value in enumerate(node.inputs) if i and value is not None and view_of(value) is None)
         found = tuple(dict.fromkeys((*found, *own)))
     return found

@@ -268,6 +268,8 @@ def operand_axes(node: ir.Node, axis: int) -> list[int | None]:
         return [_reduced_axis(node, axis), *(None for _ in node.inputs[1:])]
     if kind == "contract" and contract.is_local(node):
         return _product_axes(node, axis)
+    if kind in ("convolve", "window") and axis == 0:
+        return [0, *(None for _ in node.inputs[1:])]
     raise _Uncuttable
 
 

@@ -1,0 +1,45 @@
+"""The layouts of images and of what convolves them: spatial axes stay in one cell, so windows need no neighbour."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from .dtypes import device_dtype
+from .forms import Forms
+from .layout import Layout
+from .ops import convolve
+from .ops.table import dims
+
+
+def image_layout(forms: Forms, value: ir.Value | None) -> Layout:
+    """Batch over the levels that take rows, channels as columns, the spatial axes whole in each cell's addresses.
+
+    (64, 64, 8, 8) of Half on MN-Core 2: ((8_L2B:1, 8_L1B:1), (4_MAB:1, 4_W:1, 4_PE:1), (8:8), (8:1)).
+    """
+    assert value is not None
+    return forms.matrix(dims(value), device_dtype(value), convolve.CHANNELS, convolve.spatial(value))
+
+
+def kernel_layout(forms: Forms, node: ir.Node) -> Layout:
+    """The weight of a convolution beside its data: taps in addresses.
+
+    The result's channels are dealt to the cells that have copies of the data. Of a convolution of each channel by
+    itself, each cell has the weights of its channels.
+    """
+    data, weight = node.inputs[0], node.inputs[1]
+    assert data is not None and weight is not None
+    beside = image_layout(forms, data)
+    if node.metadata_props.get(convolve.KIND) == "window":
+        return forms.per_column(dims(weight), device_dtype(weight), beside, device_dtype(data), convolve.CHANNELS)
+    axes = convolve.kernel(node)
+    met = [convolve.CHANNELS if i == axes.contracted else None for i in range(len(dims(weight)))]
+    return forms.weight(
+        dims(weight), device_dtype(weight), beside, device_dtype(data), met, axes.column, over_copies=True
+    )
+
+
+def words(forms: Forms, value: ir.Value | None) -> int:
+    """Long words of a cell that has a value whole, one image of a batch."""
+    assert value is not None
+    one = (1, *dims(value)[1:])
+    return forms.matrix(one, device_dtype(value), convolve.CHANNELS, convolve.spatial(value)).num_lw()

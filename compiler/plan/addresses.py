@@ -48,6 +48,17 @@ class Arena:
         """The room that `size` long words take."""
         return max(-(-size // self.granularity), 1) * self.granularity
 
+    def copy(self) -> Arena:
+        """Another arena with the same blocks."""
+        other = Arena(self.size, self.granularity)
+        other.free, other._largest = self.free, self._largest
+        other._blocks, other._starts = list(self._blocks), dict(self._starts)
+        return other
+
+    def has_blocks_of(self, other: Arena) -> bool:
+        """Do both have the same keys at the same places?"""
+        return self._blocks == other._blocks
+
     @property
     def largest_hole(self) -> int:
         """The longest run of free long words."""

@@ -84,3 +84,24 @@ def least_live(problem: Problem, late: bool = False) -> list[int]:
                 age[other] = len(order)
                 heapq.heappush(ready, entry(other))
     return order
+
+
+def near_use(problem: Problem, order: Sequence[int]) -> list[int]:
+    """Of an order: what only re-lays or prepares operands of one op comes directly before it, and what nobody reads
+    directly behind the last thing that it needs."""
+    result = list(order)
+    for index in reversed(order):
+        at = result.index(index)
+        readers = set(problem.successors[index])
+        if readers and all(problem.buffers[b].stored for b in (*problem.ops[index].reads, *problem.ops[index].streams)):
+            first = next(i for i in range(at + 1, len(result)) if result[i] in readers)
+            result.insert(first, index)
+            del result[at]
+    for index in list(result):
+        if not problem.successors[index]:
+            at = result.index(index)
+            needed = set(problem.predecessors[index])
+            last = next((i for i in range(at - 1, -1, -1) if result[i] in needed), -1)
+            del result[at]
+            result.insert(last + 1, index)
+    return result

@@ -101,9 +101,14 @@ class Problem:
         """What no schedule can avoid: every op once, every stored operand loaded once, every output stored once."""
         loaded = {b for op in self.ops for b in op.reads if self.buffers[b].stored}
         total = sum(op.cycles for op in self.ops) + sum(self.buffers[b].download for b in loaded)
+        return total + sum(self.buffers[b].upload for b in self.uploaded)
+
+    @functools.cached_property
+    def uploaded(self) -> frozenset[int]:
+        """The buffers that every schedule stores: outputs, and what is read from DRAM once it is computed."""
         streamed = {b for op in self.ops for b in op.streams}
-        return total + sum(
-            buffer.upload
+        return frozenset(
+            b
             for b, buffer in enumerate(self.buffers)
             if not buffer.stored and (buffer.kept or b in streamed) and not self._stored_by_op(b)
         )

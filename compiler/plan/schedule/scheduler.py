@@ -17,10 +17,12 @@ from pfvm.compiler.plan.placement import placement_of
 from pfvm.errors import OptionError, UnsupportedOpError, describe_node, did_you_mean
 
 from . import orders, policies
+from .annealing import StoppedBy
 from .emission import emit
+from .problem import Problem
 from .reading import NodeCycles, Reading, StreamedInputs, read_problem
-from .search import Found, StoppedBy, auto_recompute_sa, spill_opt
-from .simulation import Policy, Simulation, Unschedulable
+from .search import Found, auto_recompute_sa, spill_opt
+from .simulation import Policy, Simulation, Step, Unschedulable
 from .slicing import slice_in_time, view_of
 
 Scheduler = Literal["always_from_dram", "reuse_consecutive", "spill_opt", "auto_recompute_sa"]
@@ -80,7 +82,7 @@ def schedule(
         found = _SCHEDULERS[scheduler](reading, model, search_steps, time_budget, seed)
     except Unschedulable as problem:
         raise _does_not_fit(reading, machine, problem, limit) from problem
-    emit(model, machine, reading, found.simulation.steps)
+    emit(model, machine, reading, found.steps)
     return Schedule(
         scheduler,
         found.cycles,
@@ -88,8 +90,8 @@ def schedule(
         found.candidates,
         found.stopped_by,
         time.perf_counter() - begun,
-        _peaks(machine, found.simulation),
-        _moves(found.simulation),
+        _peaks(machine, reading.problem, found.steps),
+        _moves(found.steps),
         sliced,
     )
 
@@ -125,7 +127,8 @@ def node_cycles(machine: Machine) -> NodeCycles:
 
 def _fixed(policy: Policy) -> Callable[..., Found]:
     def run(reading: Reading, model: ir.Model, *_: object) -> Found:
-        return Found(Simulation(reading.problem, start_order(reading, model), policy).run(), 1)
+        found = Simulation(reading.problem, start_order(reading, model), policy).run()
+        return Found(found.cycles, found.steps, 1)
 
     return run
 
@@ -158,13 +161,13 @@ def start_order(reading: Reading, model: ir.Model) -> list[int]:
 # ---- figures and errors
 
 
-def _peaks(machine: Machine, simulation: Simulation) -> dict[str, int]:
+def _peaks(machine: Machine, problem: Problem, steps: list[Step]) -> dict[str, int]:
     live = [0] * len(machine.local_memories)
     peak = list(live)
-    sizes = [buffer.size for buffer in simulation.problem.buffers]
-    for step in simulation.steps:
+    sizes = [buffer.size for buffer in problem.buffers]
+    for step in steps:
         if step.kind == "run":
-            writes = simulation.problem.ops[step.subject].writes
+            writes = problem.ops[step.subject].writes
             live[step.target] += sum(sizes[b] for b in writes)
         elif step.kind in ("download", "copy"):
             live[step.target] += sizes[step.subject]
@@ -174,8 +177,8 @@ def _peaks(machine: Machine, simulation: Simulation) -> dict[str, int]:
     return {memory.name: long_words for memory, long_words in zip(machine.local_memories, peak)}
 
 
-def _moves(simulation: Simulation) -> dict[str, int]:
-    kinds = [step.kind for step in simulation.steps]
+def _moves(steps: list[Step]) -> dict[str, int]:
+    kinds = [step.kind for step in steps]
     return {kind: kinds.count(kind) for kind in ("download", "upload", "copy")}
 
 

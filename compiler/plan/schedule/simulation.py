@@ -7,7 +7,7 @@ that is cheaper, stored first where nothing else has it, or simply dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from pfvm.compiler.plan.addresses import Arena, Fit
@@ -53,43 +53,55 @@ class Policy(NamedTuple):
 
 
 class Simulation:
-    """One run. After `run`: `cycles` and `steps`."""
+    """One run. After `run`: `cycles` and `steps`.
 
-    def __init__(self, problem: Problem, sequence: Sequence[int], policy: Policy) -> None:
+    bias: buffer → factor of its weight as a victim; what is below 1 goes earlier. excess: the cycles so far that a
+    schedule of this sequence could do without (second downloads, spills, copies).
+    """
+
+    def __init__(
+        self, problem: Problem, sequence: Sequence[int], policy: Policy, bias: Mapping[int, float] | None = None
+    ) -> None:
         self.problem, self.sequence, self.policy = problem, sequence, policy
+        self.bias = bias or {}
         self.arenas = [Arena(size, problem.granularity) for size in problem.memories]
         self.where: list[dict[int, int]] = [{} for _ in problem.buffers]  # memory → long word
         self.stored = [buffer.stored for buffer in problem.buffers]
         self.next_use = [NEVER] * len(problem.buffers)
         self.position = 0
-        self.cycles = 0.0
+        self.cycles = self.excess = 0.0
+        self.loaded = [False] * len(problem.buffers)  # once, from DRAM
         self.steps: list[Step] = []
-        self._after = self._uses()
+        self.after = self._uses()
 
     def run(self) -> Simulation:
         """Runs the whole sequence. Raises Unschedulable."""
-        ops = self.problem.ops
-        for position, index in enumerate(self.sequence):
-            self.position = position
-            op = ops[index]
-            self._run_op(index, op)
-            for b, later, _ in self._after[position]:
-                self.next_use[b] = later
-                if later == NEVER:
-                    self._end(b)
-            following = self.sequence[position + 1] if position + 1 < len(self.sequence) else None
-            self.policy.after(self, None if following is None else ops[following])
+        for position in range(len(self.sequence)):
+            self.run_at(position)
         return self
 
-    def _uses(self) -> list[list[tuple[int, int, int]]]:
-        """For every position the buffers it touches, each with its next and its last read before it is made anew."""
+    def run_at(self, position: int) -> None:
+        """Runs the op at a position, once all before it have run. Raises Unschedulable."""
+        ops, index = self.problem.ops, self.sequence[position]
+        self.position = position
+        self._run_op(index, ops[index])
+        for b, later, _ in self.after[position]:
+            self.next_use[b] = later
+            if later == NEVER:
+                self._end(b)
+        following = self.sequence[position + 1] if position + 1 < len(self.sequence) else None
+        self.policy.after(self, None if following is None else ops[following])
+
+    def _uses(self) -> list[list[tuple[int, int, bool]]]:
+        """For every position the buffers it touches, each with its next read before it is made anew, and whether one of
+        these reads is after the next op."""
         later = [NEVER] * len(self.problem.buffers)
         last = [NEVER] * len(self.problem.buffers)
-        result: list[list[tuple[int, int, int]]] = []
+        result: list[list[tuple[int, int, bool]]] = []
         for position in range(len(self.sequence) - 1, -1, -1):
             op = self.problem.ops[self.sequence[position]]
             touched = dict.fromkeys((*op.reads, *op.streams, *op.writes, *op.stores))
-            result.append([(b, later[b], last[b]) for b in touched])
+            result.append([(b, later[b], position + 1 < last[b] < NEVER) for b in touched])
             for b in op.writes:
                 later[b] = last[b] = NEVER
             for b in (*op.reads, *op.streams):
@@ -119,6 +131,11 @@ class Simulation:
         addresses = tuple(self.where[b][target] for b in op.writes)
         self.steps.append(Step("run", index, memory, target, addresses))
 
+    def _spend(self, cycles: float, compulsory: bool = False) -> None:
+        self.cycles += cycles
+        if not compulsory:
+            self.excess += cycles
+
     def _need(self, index: int, buffer: int) -> None:
         if not self.where[buffer] and not self.stored[buffer]:
             raise Unschedulable(index, buffer)
@@ -147,10 +164,11 @@ class Simulation:
             return False
         if near and self.where[buffer]:  # making room may have moved it
             source = min(self.where[buffer])
-            self.cycles += costs.copy
+            self._spend(costs.copy)
             self.steps.append(Step("copy", buffer, source, memory, (address,)))
         else:
-            self.cycles += costs.download
+            self._spend(costs.download, compulsory=self.problem.buffers[buffer].stored and not self.loaded[buffer])
+            self.loaded[buffer] = True
             self.steps.append(Step("download", buffer, memory, memory, (address,)))
         self._put(buffer, memory, address)
         return True
@@ -209,7 +227,7 @@ class Simulation:
         """Copies that the next reader of a result needs because another of its operands is elsewhere."""
         cost = 0.0
         buffers = self.problem.buffers
-        for b, later, _ in self._after[self.position]:
+        for b, later, _ in self.after[self.position]:
             if b not in op.writes or later == NEVER:
                 continue
             reader = self.problem.ops[self.sequence[later]]
@@ -238,15 +256,14 @@ class Simulation:
 
     def _is_far(self, buffer: int) -> bool:
         """Is the buffer read after the next op?"""
-        last = next((last for b, _, last in self._after[self.position] if b == buffer), NEVER)
-        return self.position + 1 < last < NEVER
+        return next((far for b, _, far in self.after[self.position] if b == buffer), False)
 
     def _weight(self, key: Hashable, memory: int, pinned: Collection[int]) -> float:
         b: int = key  # type: ignore[assignment]
         if b in pinned:
             return _INFINITE
         distance = max(self.next_use[b] - self.position, 1)
-        return self._price(b, memory) / distance**self.policy.distance
+        return self._price(b, memory) / distance**self.policy.distance * self.bias.get(b, 1.0)
 
     def _price(self, key: Hashable, memory: int) -> float:
         """Cycles that it costs to have a block no more in this memory."""
@@ -275,7 +292,7 @@ class Simulation:
             price = costs.download + (0.0 if self.stored[buffer] else costs.upload)
             other = self._other(buffer, memory) if self.policy.relocate and 2 * costs.copy < price else None
             if other is not None:
-                self.cycles += costs.copy
+                self._spend(costs.copy)
                 target, address = other
                 self.steps.append(Step("copy", buffer, memory, target, (address,)))
                 self._put(buffer, target, address)
@@ -287,7 +304,7 @@ class Simulation:
         """Puts the buffer in DRAM unless it is there."""
         if not self.stored[buffer]:
             self.stored[buffer] = True
-            self.cycles += self.problem.buffers[buffer].upload
+            self._spend(self.problem.buffers[buffer].upload, compulsory=buffer in self.problem.uploaded)
             self.steps.append(Step("upload", buffer, min(self.where[buffer])))
 
     def drop(self, buffer: int, memory: int) -> None:
@@ -298,7 +315,7 @@ class Simulation:
 
     def forget(self, buffer: int) -> None:
         """Frees the buffer in every local memory."""
-        for memory in list(self.where[buffer]):
+        for memory in sorted(self.where[buffer]):
             self.drop(buffer, memory)
 
     def _end(self, buffer: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from pfvm.compiler.capture.export import Exported
 from pfvm.compiler.capture.numbers import NumberGuard
-from pfvm.compiler.capture.watch import Watched, is_alike, is_plain, is_same, look
+from pfvm.compiler.capture.watch import Watched, hook_count, is_alike, is_plain, is_same, look
 from pfvm.errors import StaleWeightError, short
 
 
@@ -24,6 +24,8 @@ class StepAssumptions:
         self._settings = [(vars(m), key, vars(m)[key], m) for m in exported.modules for key in _settings(m)]
         self._trainable = [(s.name, s.tensor) for s in exported.states.values() if s.tensor.is_leaf]
         self._surroundings = exported.surroundings
+        self._leaves = [tensor for _, tensor, _, _ in exported.surroundings.flags]
+        self._flags = [flag for _, _, flag, _ in exported.surroundings.flags]
         self._only_reads = not exported.updates
         self._checked: Any = None
 
@@ -75,11 +77,27 @@ class StepAssumptions:
                     f"{name} had {size} entries at compile and has {len(container)} now: it is another program; "
                     "compile again"
                 )
+        self._check_flags()
         for name, container, before in self._surroundings.contents:
             if container != before:
                 raise StaleWeightError(
                     f"{name} was {short(before)} at compile and is {short(container)} now; compile again"
                 )
+
+    def _check_flags(self) -> None:
+        """Raises StaleWeightError for another requires_grad, or another number of hooks on a gradient."""
+        with torch._C.DisableTorchFunctionSubclass():  # flags of a tensor whose values are on a device are here
+            hooked = [t for t in self._leaves if t._backward_hooks or t._post_accumulate_grad_hooks]
+            if [t.requires_grad for t in self._leaves] == self._flags and not hooked:
+                return
+            for name, tensor, requires_grad, hooks in self._surroundings.flags:
+                if tensor.requires_grad is not requires_grad:
+                    raise StaleWeightError(
+                        f"requires_grad of {name!r} was {requires_grad} at compile and is {not requires_grad} now: it "
+                        "is another step; compile again"
+                    )
+                if hook_count(tensor) != hooks:
+                    raise StaleWeightError(f"{name!r} has other gradient hooks than at compile; compile again")
 
     def _is_followed(self, now: Any, before: Any) -> bool:
         """Another layer in the place of one whose tensors nothing else holds: they are read where they hang."""

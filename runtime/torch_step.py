@@ -91,6 +91,11 @@ class StepState:
         if slot.state.place is None or slot.state.role == "rng":
             return slot.state.tensor
         if slot.state.role == "buffer":
+            if slot.state.is_required:
+                raise StaleWeightError(
+                    f"{slot.state.name!r} was there at compile and is None now: the step does not update its parameter "
+                    "then; call backward() before it, or compile again"
+                )
             return torch.zeros_like(slot.state.tensor)
         if slot.state.is_initial:
             return slot.state.tensor.clone()  # it may have to start again: its own memory keeps the first value
@@ -128,8 +133,9 @@ class StepState:
         for name, number in self._numbers:
             if name in self._updates:
                 number.place.set(type(number.value)(self._resident.get(new[name]).item()))
-        for place in self._cleared:
-            _clear(place)
+        with torch._C.DisableTorchFunctionSubclass():  # to clear a gradient needs no values
+            for place in self._cleared:
+                _clear(place)
         for scheduler in self._schedulers:
             scheduler.step()
 

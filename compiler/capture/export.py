@@ -21,6 +21,7 @@ from .fake_swap import SWAP_LOCK
 from .names import Names, short_names
 from .numbers import NumberGuard, ReachedNumber
 from .reach import Place, ReachedTensor, walk
+from .run import is_kept_gradient
 from .structure import Structure, argument_names, arguments, describe
 from .symbols import open_dimensions
 from .trace import Trace, trace
@@ -117,6 +118,9 @@ def capture(
         builder = _Builder(traced, inputs, frozen, getattr(fn, "__name__", type(fn).__name__))
         model = builder.build()
         surroundings.hold_tensors([s.tensor for s in builder.states.values()])
+        if any(s.kind == "param" or is_kept_gradient(s) for s in traced.updated):
+            leaves = [s for s in traced.states if isinstance(s, ReachedTensor) and id(s.tensor) not in traced.flipped]
+            surroundings.hold_flags([(s.name, s.tensor) for s in leaves])
     return Exported(
         model,
         inputs,

@@ -31,7 +31,7 @@ def first_value(made: torch.fx.Node, last: torch.fx.Node, known: dict[torch.fx.N
     """
     values: dict[torch.fx.Node, Any] = {}
     with torch.no_grad(), _disable_current_modes():
-        for node in sorted(_slice(made, last), key=_order):
+        for node in sorted(_slice(made, last), key=order):
             if node.op == "placeholder" and node not in known:
                 return None
             values[node] = _value(node, known, values)
@@ -39,7 +39,8 @@ def first_value(made: torch.fx.Node, last: torch.fx.Node, known: dict[torch.fx.N
     return result.detach().clone() if isinstance(result, torch.Tensor) else None
 
 
-def _order(node: torch.fx.Node) -> Any:
+def order(node: torch.fx.Node) -> Any:
+    """A key that sorts nodes as they stand in the graph."""
     return node._sort_key
 
 
@@ -53,7 +54,7 @@ def _slice(made: torch.fx.Node, last: torch.fx.Node) -> set[torch.fx.Node]:
             continue
         needed.add(node)
         pending += [n for n in node.all_input_nodes if reads_values(node) or n is not node.args[0]]
-        pending += [user for user in node.users if _writes(user, node) and _order(user) <= _order(last)]
+        pending += [user for user in node.users if _writes(user, node) and order(user) <= order(last)]
     return needed
 
 

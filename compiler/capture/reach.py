@@ -50,7 +50,8 @@ class ReachedTensor:
     """A tensor, its readable path ("model.linear1.weight") and where it hangs (None: only the trace saw it).
 
     `is_initial` says that nothing hangs there yet, and that `tensor` holds the value from which a step starts then:
-    optimizer state before the first step, a gradient before the first backward.
+    optimizer state before the first step, a gradient before the first backward. `is_required` is said of a gradient
+    without which the function takes another path.
     """
 
     name: str
@@ -58,6 +59,7 @@ class ReachedTensor:
     place: Place | None
     role: Kind | None = None
     is_initial: bool = False
+    is_required: bool = False
 
     @property
     def kind(self) -> Kind:

@@ -80,6 +80,7 @@ class Run:
         self.graph: torch.fx.GraphModule
         self.replaced: list[ReachedTensor | ReachedNumber] = []
         self.cleared: list[ReachedTensor] = []
+        self.flipped: set[int] = set()  # ids of tensors whose requires_grad the function itself changes
         self.schedule = Schedule()
         self._function = function
         self._inputs = inputs
@@ -131,7 +132,9 @@ class Run:
         origins = OriginMode(self._reach.module_names, self.mode, self._streams)
         forms = library_forms(), noted_schedulers(self.schedule)
         with fx_traceback.preserve_node_meta(), origins, TensorDataMode(), forms[0], forms[1]:
+            before = [s.tensor.requires_grad for s in self._states.tensors]
             result = self._function(*args)
+            self.flipped = {id(s.tensor) for s, b in zip(self._states.tensors, before) if s.tensor.requires_grad != b}
             leaves = self._described(result)
             values = [*leaves, *self._replacements(symbols)]
         for name, fake in zip(self._inputs.tensor_names, fakes):
@@ -216,6 +219,11 @@ def _gradient_name(parameter: ReachedTensor) -> str:
 def is_gradient(state: ReachedTensor) -> bool:
     """Made by `gradient_of`."""
     return state.role == "buffer"
+
+
+def is_kept_gradient(state: ReachedTensor | ReachedNumber) -> bool:
+    """A gradient, and not a number."""
+    return isinstance(state, ReachedTensor) and is_gradient(state)
 
 
 def _at(place: Place | None, default: Any) -> Any:

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from . import optimizers
 from .functional import make_functional
 from .graph_diff import first_difference
-from .initial import reads_values
+from .initial import order, reads_values
 from .numbers import NumberGuard, ReachedNumber
 from .predicted import predicted_entries
 from .reach import Reach, ReachedTensor
@@ -28,11 +28,14 @@ from .source import line_of_function
 from .structure import Structure
 from .symbols import Symbols
 
+aten = torch.ops.aten
+
 _CHANGING = (
     "the function does not do the same the second time it is called, so a Python value that changes (counter, random "
     "number, time) would be baked into the graph; pass it in as a tensor input. If it only keeps a tensor from its "
     "first call, call it once before"
 )
+_REPLACES_ABSENT = frozenset({aten.add_.Tensor, aten.zero_.default, aten.copy_.default})
 _ATTEMPTS = 5  # each adds the state that only a run could discover
 
 
@@ -43,7 +46,7 @@ class Trace:
     Placeholders: the inputs in order, then `states` in order. Outputs: the tensor leaves of `outputs`, then the new
     values of `updated`, in order. Places of `cleared` hold None after a call. `guards` and `constants` (name, value,
     place) are what the graph takes for granted about Python values of optimizers. `schedulers` are to be called
-    after it.
+    after it. `flipped` are ids of tensors whose requires_grad the function changes.
     """
 
     graph: torch.fx.GraphModule
@@ -55,6 +58,7 @@ class Trace:
     guards: list[NumberGuard]
     constants: list[tuple[str, Any, Any]]
     schedulers: list[Any]
+    flipped: set[int]
 
 
 def trace(
@@ -73,6 +77,7 @@ def trace(
     states.extend([gradient_of(t) for t in states.tensors if t.tensor.is_leaf and t.tensor.grad is not None])
     states.extend(predicted_entries(reach))
     run = _settled(function, inputs, samples, reach, dynamic, states)
+    _note_required(run, states.tensors, len(samples))
     names = inputs.tensor_names + [s.name for s in states]
     try:
         graph, written = make_functional(run.graph, run.mode, names, len(samples), bool(dynamic))
@@ -96,6 +101,7 @@ def trace(
         run.number_symbols.guards(),
         known.constants,
         run.schedule.called,
+        run.flipped,
     )
 
 
@@ -173,6 +179,18 @@ def _seen_by_trace(runs: Sequence[Run]) -> list[torch.Tensor]:
     return [tensor for key, tensor in found[0].items() if key in found[1]]
 
 
+def _note_required(run: Run, tensors: Sequence[ReachedTensor], input_count: int) -> None:
+    """Gradients that the function reads as they are: where there is none, it would do something else than with zeros.
+
+    A gradient that backward() adds to, or that is cleared first, may as well be absent.
+    """
+    placeholders = run.graph.graph.find_nodes(op="placeholder")[input_count:]
+    for state, placeholder in zip(tensors, placeholders):
+        if is_gradient(state) and not state.is_initial:
+            first = next((user for user in sorted(placeholder.users, key=order) if reads_values(user)), None)
+            state.is_required = first is not None and first.target not in _REPLACES_ABSENT
+
+
 def _join_updates(
     graph: torch.fx.GraphModule,
     run: Run,
@@ -180,7 +198,11 @@ def _join_updates(
     written: dict[int, torch.fx.Node],
     input_count: int,
 ) -> list[ReachedTensor | ReachedNumber]:
-    """Add the values that were written in place to the outputs; drop gradients that nobody reads and what is dead."""
+    """Add the values that were written in place to the outputs; drop gradients that were used up and what is dead.
+
+    A gradient is used up where the function has changed its parameter and does not read it in the next call. Its place
+    is cleared, so that nobody finds an old one. All others stay, for an optimizer outside.
+    """
     output = graph.graph.output_node()
     placeholders = graph.graph.find_nodes(op="placeholder")[input_count:]
     assert isinstance(output.args[0], (tuple, list))
@@ -188,15 +210,18 @@ def _join_updates(
     user_values, replacements = values[: -len(run.replaced) or None], values[len(values) - len(run.replaced) :]
     new = dict(zip(map(id, run.replaced), replacements))
     by_name = {state.name: placeholder for state, placeholder in zip(states, placeholders)}
+    values_of = [new.get(id(s), written.get(i)) for i, s in enumerate(states)]
+    changed = {s.name for s, v, p in zip(states, values_of, placeholders) if v is not None and v is not p}
     updated, results = [], []
-    for index, (state, placeholder) in enumerate(zip(states, placeholders)):
-        value = new.get(id(state), written.get(index))
-        if value is None or value is placeholder:
+    for state, placeholder, value in zip(states, placeholders, values_of):
+        if state.name not in changed:
             continue
         if isinstance(state, ReachedTensor) and is_gradient(state) and not _is_read(placeholder):
             # Its memory is cleared and filled again: the parameter has the shape that is all that was asked.
             placeholder.replace_all_uses_with(by_name[state.name.removesuffix(".grad")])
-            continue
+            if state.name.removesuffix(".grad") in changed:
+                run.cleared.append(state)
+                continue
         updated.append(state)
         results.append(value)
     output.args = ((*user_values, *results),)

@@ -58,6 +58,7 @@ class Watch:
     sizes: list[tuple[str, Any, int]] = field(default_factory=list)
     contents: list[tuple[str, Any, Any]] = field(default_factory=list)
     tensors: dict[int, list[Watched]] = field(default_factory=dict)
+    flags: list[tuple[str, torch.Tensor, bool, int]] = field(default_factory=list)
     changed: dict[str, None] = field(default_factory=dict)
 
     def put_back(self) -> None:
@@ -77,6 +78,17 @@ class Watch:
         for tensor in used:
             places = self.tensors.get(id(tensor), ())
             self.values += places if len(places) > 1 else ()
+
+    def hold_flags(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Watch whether parameters require a gradient, and the hooks on them."""
+        for name, tensor in tensors:
+            if isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad):
+                self.flags.append((name, tensor, tensor.requires_grad, hook_count(tensor)))
+
+
+def hook_count(tensor: Any) -> int:
+    """Hooks on a tensor's gradient."""
+    return len(tensor._backward_hooks or ()) + len(tensor._post_accumulate_grad_hooks or ())
 
 
 def look(watched: Watched) -> Any:

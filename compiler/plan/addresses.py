@@ -63,9 +63,11 @@ class Arena:
     def largest_hole(self) -> int:
         """The longest run of free long words."""
         if self._largest is None:
-            ends = [0, *(block.end for block in self._blocks)]
-            starts = [*(block.start for block in self._blocks), self.size]
-            self._largest = max(start - end for start, end in zip(starts, ends))
+            largest = end = 0
+            for start, following, _ in self._blocks:
+                largest = max(largest, start - end)
+                end = following
+            self._largest = max(largest, self.size - end)
         return self._largest
 
     def find(self, size: int, fit: Fit = "first") -> int | None:
@@ -75,15 +77,20 @@ class Arena:
             return None
         if fit == "last":
             return self._find_last(size)
-        best: tuple[int, int] | None = None
-        start = 0
-        for block in self._blocks:
-            best = _better(best, start, block.start, size, fit)
-            if best is not None and fit == "first":
-                return best[1]
-            start = block.end
-        best = _better(best, start, self.size, size, fit)
-        return None if best is None else best[1]
+        if fit == "best":
+            return self._find_best(size)
+        end = 0
+        for start, following, _ in self._blocks:
+            if start - end >= size:
+                return end
+            end = following
+        return end if self.size - end >= size else None
+
+    def _find_best(self, size: int) -> int | None:
+        ends = [0, *(block.end for block in self._blocks)]
+        starts = [*(block.start for block in self._blocks), self.size]
+        holes = [(start - end, end) for start, end in zip(starts, ends) if start - end >= size]
+        return min(holes)[1] if holes else None
 
     def _find_last(self, size: int) -> int | None:
         end = self.size
@@ -142,13 +149,6 @@ class Arena:
 
 def _start(block: Block) -> int:
     return block.start
-
-
-def _better(best: tuple[int, int] | None, start: int, end: int, size: int, fit: Fit) -> tuple[int, int] | None:
-    room = end - start
-    if room < size or (best is not None and (fit == "first" or best[0] <= room)):
-        return best
-    return room, start
 
 
 def _count(barred: int, total: float, weight: float, sign: int) -> tuple[int, float]:

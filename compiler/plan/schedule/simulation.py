@@ -273,27 +273,27 @@ class Simulation:
             return 0.0
         again = buffer.download if self.next_use[b] != NEVER else 0.0
         price = again + (0.0 if self.stored[b] else buffer.upload)
-        if self.policy.relocate and 2 * buffer.copy < price and self._other(b, memory) is not None:
+        if self.policy.relocate and 2 * buffer.copy < price and self._other(b, memory) >= 0:
             return 2 * buffer.copy
         return price
 
-    def _other(self, buffer: int, memory: int) -> tuple[int, int] | None:
-        """Another memory with a hole for the buffer, and where."""
+    def _other(self, buffer: int, memory: int) -> int:
+        """Another memory with a hole for the buffer; -1 where there is none."""
+        size = self.problem.buffers[buffer].size
         for other, arena in enumerate(self.arenas):
-            size = self.problem.buffers[buffer].size
             if other != memory and arena.largest_hole >= size:
-                return other, arena.find(size) or 0
-        return None
+                return other
+        return -1
 
     def evict(self, buffer: int, memory: int) -> None:
         """Takes a block out of a memory; what it holds stays somewhere as long as it is needed."""
         costs = self.problem.buffers[buffer]
         if len(self.where[buffer]) == 1 and self.next_use[buffer] != NEVER:
             price = costs.download + (0.0 if self.stored[buffer] else costs.upload)
-            other = self._other(buffer, memory) if self.policy.relocate and 2 * costs.copy < price else None
-            if other is not None:
+            target = self._other(buffer, memory) if self.policy.relocate and 2 * costs.copy < price else -1
+            if target >= 0:
                 self._spend(costs.copy)
-                target, address = other
+                address = self.arenas[target].find(costs.size) or 0
                 self.steps.append(Step("copy", buffer, memory, target, (address,)))
                 self._put(buffer, target, address)
             else:

@@ -1,4 +1,4 @@
-"""What a convolution takes where its images lie: cycles of the matrix units, and the partial sums that leave them."""
+"""What convolutions in cells and products over rows take: cycles of the matrix units, and the sums that leave them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import onnx_ir as ir
 
 from .layout import LANE, TIME, Axis, Layout, SubAxis
 from .machine import Machine
-from .ops import convolve
+from .ops import contract, convolve
 from .ops.table import dims
 from .placement import placement_of
 
 
 class Sums(NamedTuple):
-    """The partial sums of one convolution. reduced: levels that they are added up over; crossed: those and all others
+    """The partial sums of one node. reduced: levels that they are added up over; crossed: those and all others
     whose cells they leave."""
 
     layout: Layout
@@ -25,33 +25,60 @@ class Sums(NamedTuple):
 
 def matrix_cycles(node: ir.Node, machine: Machine, mode: tuple[int, int]) -> int:
     """Cycles of the busiest matrix unit: one per position, tap and operand block. mode: inputs, outputs."""
-    data, weight = _layout(node.inputs[0]), _layout(node.inputs[1])
-    axes = convolve.kernel(node)
+    parts = _parts(node)
     outer = _outer(machine)
-    moving = node.inputs[0] if node.op_type == "ConvTranspose" else node.outputs[0]
-    positions = _room(data.axes[0], outer) * math.prod(dims(moving)[2:])
-    depth = _room(data.axes[convolve.CHANNELS], outer)
-    width = _room(weight.axes[axes.column], outer)
-    return positions * convolve.taps(node) * -(-depth // mode[0]) * -(-width // mode[1])
+    own, depth, width = (_room(axis, outer) for axis in (parts.rows, parts.contracted, parts.column))
+    if contract.is_over_rows(node):
+        return own * parts.positions * -(-depth * parts.taps // mode[0]) * -(-width // mode[1])
+    return own * parts.positions * parts.taps * -(-depth // mode[0]) * -(-width // mode[1])
 
 
 def partial_sums(node: ir.Node, machine: Machine, lanes: int) -> Sums:
     """What each matrix unit has before its sums are added up. lanes: of the accumulator's dtype."""
-    data, weight, out = _layout(node.inputs[0]), _layout(node.inputs[1]), _layout(node.outputs[0])
-    column = weight.axes[convolve.kernel(node).column]
-    unit, above = machine.matrix_unit.level, _outer(machine)[:-1]
-    reduced = {sub.level for sub in data.axes[convolve.CHANNELS] if sub.level in (*above, unit) and sub.size > 1}
-    dealt = [sub for sub in column if sub.level in above and sub.size > 1]
-    crossed = reduced | {sub.level for sub in dealt}
-    if _at(column, unit) != _at(out.axes[convolve.CHANNELS], unit):
+    parts = _parts(node)
+    unit, outer = machine.matrix_unit.level, _outer(machine)
+    reduced = {sub.level for sub in parts.contracted if sub.level in outer and sub.size > 1}
+    dealt = [sub for sub in (*parts.rows, *parts.column) if sub.level in outer and sub.size > 1]
+    crossed = reduced | {sub.level for sub in parts.column if sub.level in outer[:-1] and sub.size > 1}
+    is_there = _at(parts.column, unit) == _at(parts.result, unit) and not _at(parts.rows, unit)
+    if not is_there:
         crossed.add(unit)
-    rows = [sub for sub in data.axes[0] if sub.level in above]
-    room = _room(data.axes[0], above) * _room(column, above) * math.prod(dims(node.outputs[0])[2:])
+    # Of a level that sums are added up over, every sum passes.
+    apart = [sub for sub in dealt if sub.level not in reduced]
+    shared = math.prod(sub.size for sub in dealt if sub.level in reduced)
+    room = shared * _room(parts.rows, outer) * _room(parts.column, outer) * parts.results
     names = list(machine.index_levels)
     cells = [SubAxis(machine.index_levels[name], name) for name in names[names.index(unit) + 1 :]]
     words = -(-room // (lanes * math.prod(sub.size for sub in cells)))
-    axis = (*rows, *dealt, SubAxis(words), SubAxis(lanes, LANE), *cells)
+    axis = (*apart, SubAxis(words), SubAxis(lanes, LANE), *cells)
     return Sums(Layout((math.prod(sub.size for sub in axis),), (axis,)), frozenset(reduced), frozenset(crossed))
+
+
+class _Parts(NamedTuple):
+    """A product as axes of layouts: of the data those that stay and those that are contracted, the weight's columns and
+    where they go in the result. positions: of the windows; results: of the result, per row and column."""
+
+    rows: Axis
+    contracted: Axis
+    column: Axis
+    result: Axis
+    positions: int
+    results: int
+    taps: int
+
+
+def _parts(node: ir.Node) -> _Parts:
+    data, weight, out = _layout(node.inputs[0]), _layout(node.inputs[1]), _layout(node.outputs[0])
+    if not convolve.is_convolution(node):
+        axes = contract.product(node)
+        column = weight.axes[axes.weight_column]
+        return _Parts(data.axes[1 - axes.data_column], data.axes[axes.data_column], column, out.axes[1], 1, 1, 1)
+    column = weight.axes[convolve.kernel(node).column]
+    results = math.prod(dims(node.outputs[0])[2:])
+    positions = math.prod(dims(node.inputs[0])[2:]) if node.op_type == "ConvTranspose" else results
+    channels = convolve.CHANNELS
+    taps = convolve.taps(node)
+    return _Parts(data.axes[0], data.axes[channels], column, out.axes[channels], positions, results, taps)
 
 
 def gathered_patches(node: ir.Node) -> tuple[int, int]:

@@ -82,7 +82,7 @@ class CostModel:
         if kind == "convolve":
             return total + self._convolve(node)
         if kind == "contract":
-            return total + self._contract(node)
+            return total + (self._convolve(node) if contract.is_over_rows(node) else self._contract(node))
         if kind == "reduce":
             return total + self._reduce(node)
         if kind == "reuse":

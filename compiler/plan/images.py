@@ -7,7 +7,7 @@ import onnx_ir as ir
 from .dtypes import device_dtype
 from .forms import Forms
 from .layout import Layout
-from .ops import convolve
+from .ops import contract, convolve
 from .ops.table import dims
 
 
@@ -20,6 +20,15 @@ def image_layout(forms: Forms, value: ir.Value | None) -> Layout:
     return forms.matrix(dims(value), device_dtype(value), convolve.CHANNELS, convolve.spatial(value))
 
 
+def data_image_layout(forms: Forms, node: ir.Node) -> Layout:
+    """The layout of the images that a node reads; where channels are summed over rows, the batch is the columns."""
+    data = node.inputs[0]
+    assert data is not None
+    if contract.is_over_rows(node):
+        return forms.matrix(dims(data), device_dtype(data), 0, convolve.spatial(data))
+    return image_layout(forms, data)
+
+
 def kernel_layout(forms: Forms, node: ir.Node) -> Layout:
     """The weight of a convolution beside its data: taps in addresses.
 
@@ -28,7 +37,7 @@ def kernel_layout(forms: Forms, node: ir.Node) -> Layout:
     """
     data, weight = node.inputs[0], node.inputs[1]
     assert data is not None and weight is not None
-    beside = image_layout(forms, data)
+    beside = data_image_layout(forms, node)
     if node.metadata_props.get(convolve.KIND) == "window":
         return forms.per_column(dims(weight), device_dtype(weight), beside, device_dtype(data), convolve.CHANNELS)
     axes = convolve.kernel(node)

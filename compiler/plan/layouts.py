@@ -6,18 +6,19 @@ inputs of the graph. Then forwards: each node's rule says how its operands must 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
 from .constants import drop_unread, place_constants
-from .dtypes import device_dtype
+from .dtypes import HALF, device_dtype
 from .forms import Forms
 from .genes import name_axes
-from .images import image_layout, kernel_layout
-from .layout import Layout
+from .images import data_image_layout, image_layout, kernel_layout
+from .layout import ADDRESS, Layout
 from .machine import Machine
-from .mngraph import GATHERED, REUSES, declare_moves
+from .mngraph import GATHERED, OVER_ROWS, REUSES, declare_moves
 from .operand_layouts import data_layout, gathered_layout, operand_layout, viewed, viewed_back, weight_layout
 from .operands import Operands
 from .ops import contract, convolve, reduce
@@ -29,20 +30,23 @@ from .wishes import Wishes
 
 
 def assign_layouts(
-    model: ir.Model, machine: Machine, other_way: Collection[str] = (), in_cells: Collection[str] = ()
+    model: ir.Model,
+    machine: Machine,
+    other_way: Collection[str] = (),
+    in_cells: Collection[str] = (),
+    over_rows: Collection[str] = (),
 ) -> ir.Model:
     """Gives every value a Placement and inserts the moves that layouts need, in place.
 
     other_way: outputs of products whose operands change places against the rule of `orient`. in_cells: outputs of
-    convolutions and pools that run where their images lie; the others gather them.
+    convolutions and pools that run where their images lie; the others gather them. over_rows: outputs of products, or
+    of convolutions in_cells, whose contracted axis is dealt as rows are.
     Small constants become Constant nodes at the head (IMM); inputs and initializers are in DRAM; the schedule decides
     about the rest. The dtypes must be assigned.
     """
     forms = Forms(machine)
     for node in model.graph:
-        kind = convolve.local_kind(node) if node.outputs and node.outputs[0].name in in_cells else None
-        if kind is not None:
-            node.metadata_props[KIND] = kind
+        _mark(node, forms, in_cells, over_rows)
     orient_products(model, other_way)
     place_constants(model)
     work = _Assigner(model, forms)
@@ -55,6 +59,21 @@ def assign_layouts(
     name_axes(model)
     declare_moves(model)
     return model
+
+
+def _mark(node: ir.Node, forms: Forms, in_cells: Collection[str], over_rows: Collection[str]) -> None:
+    name = node.outputs[0].name if node.outputs else None
+    kind = convolve.local_kind(node) if name in in_cells else None
+    if kind is not None:
+        node.metadata_props[KIND] = kind
+    if name not in over_rows:
+        return
+    if kind == "convolve":
+        node.metadata_props[OVER_ROWS] = str(convolve.taps(node))
+    elif contract.may_be_over_rows(node):
+        layout = forms.matrix(dims(node.inputs[0]), HALF, 1 - contract.product(node).data_column)
+        own = (sub.size for sub in layout.axes[contract.product(node).data_column] if sub.level == ADDRESS)
+        node.metadata_props[OVER_ROWS] = str(math.prod(own))
 
 
 class _Assigner:
@@ -167,7 +186,7 @@ def _contract(work: _Assigner, node: ir.Node, rule: Rule) -> None:
 def _convolve(work: _Assigner, node: ir.Node, rule: Rule) -> None:
     """Images whole in each cell, the weight beside them, the bias as their channels."""
     out = node.outputs[0]
-    for i, wanted in ((0, image_layout(work.forms, node.inputs[0])), (1, kernel_layout(work.forms, node))):
+    for i, wanted in ((0, data_image_layout(work.forms, node)), (1, kernel_layout(work.forms, node))):
         work.operands.lay(node, i, wanted, rule)
         work.operands.refill(node, i, rule)
     _lay_per_channel(work, node, out)

@@ -38,6 +38,8 @@ LAYOUT_SWITCH, REFILL, CAST = "MNCoreLayoutSwitch", "MNCoreRefillPadding", "MNCo
 INPUT_SPLIT, OUTPUT_CONCAT = "MNCoreInputSplit", "MNCoreOutputConcat"
 MOVES = (DOWNLOAD, UPLOAD, LAYOUT_SWITCH, REFILL, CAST, INPUT_SPLIT, OUTPUT_CONCAT)
 GATHERED = "pfvm.gathered"  # node metadata: its operands are collected through the tree, not read where they lie
+OVER_ROWS = "pfvm.over_rows"  # node metadata: a product whose contracted axis is dealt to the cells that take rows; how
+# many consecutive positions of it share an exponent, because one cell has them
 REUSES = "pfvm.reuses"  # node metadata: its output is its first input's memory (a reshape, a transpose)
 
 

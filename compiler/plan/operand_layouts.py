@@ -42,10 +42,10 @@ def _channel_axis(node: ir.Node, i: int, rank: int) -> int | None:
 
 
 def data_layout(forms: Forms, node: ir.Node) -> Layout:
-    """The layout of a product's data: a matrix whose columns are contracted."""
+    """The layout of a product's data: a matrix whose columns are contracted, or whose rows are."""
     data = node.inputs[0]
     assert data is not None
-    return forms.matrix(dims(data), device_dtype(data), contract.product(node).data_column)
+    return forms.matrix(dims(data), device_dtype(data), contract.column_of_data(node))
 
 
 def weight_layout(forms: Forms, node: ir.Node) -> Layout:
@@ -55,7 +55,13 @@ def weight_layout(forms: Forms, node: ir.Node) -> Layout:
     axes = contract.product(node)
     beside = data_layout(forms, node)
     return forms.weight(
-        dims(weight), device_dtype(weight), beside, device_dtype(data), axes.weight_axes, axes.weight_column
+        dims(weight),
+        device_dtype(weight),
+        beside,
+        device_dtype(data),
+        axes.weight_axes,
+        axes.weight_column,
+        over_copies=contract.is_over_rows(node),
     )
 
 

@@ -9,7 +9,7 @@ from pfvm.compiler.signature import read_manifest
 
 from .dtypes import device_dtype
 from .forms import Forms
-from .images import image_layout, kernel_layout
+from .images import data_image_layout, image_layout, kernel_layout
 from .layout import Layout
 from .mngraph import CAST
 from .operand_layouts import gathered_layout, operand_layout, viewed, viewed_back, weight_layout
@@ -115,7 +115,7 @@ class Wishes:
         data = node.inputs[0]
         if data is None or not dims(data):
             return
-        column = contract.product(node).data_column if contract.is_local(node) else -1
+        column = contract.column_of_data(node) if contract.is_local(node) else -1
         if node.op_type in ("Conv", "ConvTranspose"):
             column = 1
         self._wishes[data] = self._forms.matrix(dims(data), device_dtype(data), column)
@@ -125,20 +125,27 @@ class Wishes:
             return
         weight, out = node.inputs[1], node.outputs[0]
         assert weight is not None and node.inputs[0] is not None
-        self._weights[weight] = weight_layout(self._forms, node)
+        self._ask_beside(node, weight, weight_layout(self._forms, node))
         for i in range(2, len(node.inputs)):
             bias = node.inputs[i]
             if bias is not None:
                 layout = self._forms.matrix(dims(out), device_dtype(out))
                 self._weights[bias] = operand_layout(self._forms, node, i, layout, device_dtype(out))
 
+    def _ask_beside(self, node: ir.Node, weight: ir.Value, layout: Layout) -> None:
+        """Where rows are contracted, the second operand's lie as the data's do: a wish for what is computed, too."""
+        if contract.is_over_rows(node):
+            self._wishes[weight] = layout
+        else:
+            self._weights[weight] = layout
+
     def _ask_images(self, node: ir.Node) -> None:
         data, out = node.inputs[0], node.outputs[0]
         assert data is not None
-        self._wishes[data] = image_layout(self._forms, data)
+        self._wishes[data] = data_image_layout(self._forms, node)
         for i, value in enumerate(node.inputs):
             if i == 1 and value is not None:
-                self._weights[value] = kernel_layout(self._forms, node)
+                self._ask_beside(node, value, kernel_layout(self._forms, node))
             elif i and value is not None:
                 layout = image_layout(self._forms, out)
                 self._weights[value] = operand_layout(self._forms, node, i, layout, device_dtype(out))

@@ -43,10 +43,14 @@ class Arithmetic:
         """The matrix unit's mode for operands of a dtype."""
         return self.machine.matrix_unit.modes.get(dtype)
 
-    def blocks(self, x: Array, axis: int, dtype: str | None) -> Blocked:
-        """An operand of a product, in the block float of its dtype along the axis."""
+    def blocks(self, x: Array, axis: int, dtype: str | None, most: int | None = None) -> Blocked:
+        """An operand of a product, in the block float of its dtype along the axis. most: numbers of a block."""
         mode = None if self.exact or dtype is None else self.mode(dtype)
-        return Blocked(x, 0.0) if mode is None else round_blocks(x, axis, mode.block, mode.block_mantissa)
+        return (
+            Blocked(x, 0.0)
+            if mode is None
+            else round_blocks(x, axis, min(mode.block, most or mode.block), mode.block_mantissa)
+        )
 
     def product(self, a: Blocked, b: Blocked) -> Array:
         """a [batch, m, k] · b [batch, k, n], accumulated; a batch of 1 is repeated."""

@@ -18,7 +18,7 @@ from .cells import places
 from .errors import AddressError, EmulatorError, LocalityError
 from .image_checks import check_convolution, check_window
 from .kernels import Kernel
-from .locality import Pairs, broadcast_pairs, levels_of, misplaced, misplaced_text, require
+from .locality import Pairs, broadcast_pairs, levels_of, misplaced, misplaced_text, never_meet, require
 from .values import Held
 
 Array = np.ndarray
@@ -205,10 +205,15 @@ def _check_product(node: ir.Node, inputs: Operands, out: Held, machine: Machine)
         pairs: list[tuple[int | None, int | None]] = [(axis, i) for i, axis in enumerate(axes.weight_axes)]
         known = {axis for axis in axes.weight_axes if axis is not None}
         pairs += [(axis, None) for axis in range(len(data.shape)) if axis not in known]
-        level = misplaced(data.layout, weight.layout, pairs, machine, inside, every_copy=False)
+        if contract.is_over_rows(node):
+            level = never_meet(data.layout, weight.layout, pairs, machine, inside)
+        else:
+            level = misplaced(data.layout, weight.layout, pairs, machine, inside, every_copy=False)
         if level is not None:
             raise LocalityError(misplaced_text(node, data, weight, level))
     tree = inside | levels_of(data.layout, [axes.data_column])
+    if contract.is_over_rows(node):
+        tree |= levels_of(weight.layout, [axes.weight_column])
     rows = [(i, i) for i in range(len(out.shape) - 1)] if node.op_type != "Gemm" else [(0, 1 - axes.data_column)]
     columns = len(out.shape) - 1
     require(node, out, data, machine, [*rows, (columns, None)], tree | {machine.matrix_unit.level})

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from pfvm.compiler.plan.mngraph import OVER_ROWS
 from pfvm.errors import UnsupportedOpError, describe_node
 
 from .arithmetic import Arithmetic
@@ -22,7 +23,7 @@ def gemm(call: Call, arithmetic: Arithmetic, dtypes: Dtypes, inputs: Sequence[Ar
     assert first is not None and second is not None
     a = first.T if call.attribute("transA", 0) else first
     b = second.T if call.attribute("transB", 0) else second
-    total = _product(arithmetic, a[None], b[None], dtypes)[0]
+    total = _product(call, arithmetic, a[None], b[None], dtypes)[0]
     total = _scaled(total, call.attribute("alpha", 1.0))
     bias = inputs[2] if len(inputs) > 2 else None
     return total if bias is None else total + _scaled(bias, call.attribute("beta", 1.0))
@@ -35,7 +36,7 @@ def matmul(call: Call, arithmetic: Arithmetic, dtypes: Dtypes, inputs: Sequence[
     a = first[None, :] if first.ndim == 1 else first
     b = second[:, None] if second.ndim == 1 else second
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    total = _product(arithmetic, _flat_batch(a, batch), _flat_batch(b, batch), dtypes)
+    total = _product(call, arithmetic, _flat_batch(a, batch), _flat_batch(b, batch), dtypes)
     total = total.reshape(*batch, *total.shape[-2:])
     if first.ndim == 1:
         total = total[..., 0, :]
@@ -50,7 +51,10 @@ def conv(call: Call, arithmetic: Arithmetic, dtypes: Dtypes, inputs: Sequence[Ar
     stride = tuple(call.attribute("strides", (1,) * spatial))
     dilation = tuple(call.attribute("dilations", (1,) * spatial))
     pads = conv_pads(call, x.shape[2:], w.shape[2:], stride, dilation)
-    result = _convolved(arithmetic, dtypes, x, w, call.attribute("group", 1), stride, dilation, pads)
+    if _of_one_cell(call):
+        result = _correlated(arithmetic, dtypes, x, w, stride, dilation, pads)
+    else:
+        result = _convolved(arithmetic, dtypes, x, w, call.attribute("group", 1), stride, dilation, pads)
     bias = inputs[2] if len(inputs) > 2 else None
     return result if bias is None else result + bias.reshape(-1, *(1,) * spatial)
 
@@ -112,8 +116,37 @@ def _convolved(
     return np.moveaxis(np.moveaxis(result, 0, -2).reshape(images, *out_spatial, outs), -1, 1)
 
 
-def _product(arithmetic: Arithmetic, a: Array, b: Array, dtypes: Dtypes) -> Array:
-    return arithmetic.product(arithmetic.blocks(a, -1, dtypes[0]), arithmetic.blocks(b, -2, dtypes[1]))
+def _product(call: Call, arithmetic: Arithmetic, a: Array, b: Array, dtypes: Dtypes) -> Array:
+    most = _of_one_cell(call)
+    return arithmetic.product(arithmetic.blocks(a, -1, dtypes[0], most), arithmetic.blocks(b, -2, dtypes[1], most))
+
+
+def _of_one_cell(call: Call) -> int | None:
+    """How many positions of the contracted axis one cell has in a row, where it is dealt to cells as rows are."""
+    given = call.node.metadata_props.get(OVER_ROWS)
+    return None if given is None else int(given)
+
+
+def _correlated(
+    arithmetic: Arithmetic,
+    dtypes: Dtypes,
+    x: Array,
+    w: Array,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+) -> Array:
+    """Like `_convolved` without groups where each cell has whole channels: blocks are taps of one channel."""
+    found = windows(np.pad(x, [(0, 0), (0, 0), *pads]), w.shape[2:], stride, dilation)  # [n, c, *out, *kernel]
+    out = found.shape[2 : w.ndim]
+    taps, channels = _size(w.shape[2:]), w.shape[1]
+    patches = np.moveaxis(found.reshape(x.shape[0], channels, _size(out), taps), 1, -1)  # [n, out, taps, c]
+    a = arithmetic.blocks(patches, -2, dtypes[0])
+    b = arithmetic.blocks(np.moveaxis(w.reshape(w.shape[0], channels, taps), 1, -1), -2, dtypes[1])  # [o, taps, c]
+    rows = Blocked(a.values.reshape(1, -1, taps * channels), a.step)
+    columns = Blocked(b.values.reshape(1, -1, taps * channels).swapaxes(1, 2), b.step)
+    total = arithmetic.product(rows, columns)[0]
+    return np.moveaxis(total.reshape(x.shape[0], *out, w.shape[0]), -1, 1)
 
 
 def _scaled(x: Array, factor: float) -> Array:

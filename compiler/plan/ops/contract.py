@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 import onnx_ir as ir
+from pfvm.compiler.plan.mngraph import OVER_ROWS
 from pfvm.compiler.plan.placement import DRAM, find_placement
 
 from .table import PadNeed, Rule, dims, size
@@ -49,6 +50,22 @@ def is_local(node: ir.Node) -> bool:
         return False
     lead = len(data) - len(weight)
     return all(weight[i] in (1, data[i + lead]) for i in range(len(weight) - 2))
+
+
+def is_over_rows(node: ir.Node) -> bool:
+    """Is the contracted axis dealt to the cells that take rows, whose partial sums a tree adds up?"""
+    return OVER_ROWS in node.metadata_props
+
+
+def may_be_over_rows(node: ir.Node) -> bool:
+    """Is the node a product of two matrices?"""
+    return is_local(node) and len(dims(node.inputs[0])) == len(dims(node.inputs[1])) == 2
+
+
+def column_of_data(node: ir.Node) -> int:
+    """The axis of a product's data that the matrix units have as columns: the contracted one, or all but it."""
+    axis = product(node).data_column
+    return 1 - axis if is_over_rows(node) else axis
 
 
 def _needs(node: ir.Node) -> tuple[PadNeed | None, ...]:

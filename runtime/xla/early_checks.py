@@ -8,15 +8,19 @@ are judged first, and the program uses up its state without a copy.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.extend.core as jex
+import numpy as np
 from jax.interpreters import partial_eval
 
-from .integer_steps import in_numpy
+from .integer_bounds import sizes_without_finding
+from .integer_steps import IntegerProgram, in_numpy
 from .prepared import Program, staged
+from .range_checks import NOTHING
 
 # What is worth more than a copy of the state.
 _HEAVY = {"dot_general", "conv_general_dilated", "while"}
@@ -47,9 +51,25 @@ def _judge(checks: jex.ClosedJaxpr, device: jax.Device) -> Callable[[Sequence[An
     """Labels of a batch are few: numpy has looked at them before a program of XLA's is under way."""
     small = in_numpy(checks)
     if small is not None:
-        return small
+        return _by_extremes(small)
     compiled = staged(checks, device).lower().compile()
     return lambda arguments: compiled(*arguments)[0]
+
+
+def _by_extremes(program: IntegerProgram) -> Callable[[Sequence[Any]], Any]:
+    """A look at the smallest and the largest integers first. Then there is usually nothing to find."""
+    sizes = sizes_without_finding(program.steps, program.values, program.result, program.arguments)
+    if sizes is None:
+        return program
+    low, high = (functools.partial(f.reduce, axis=None) for f in (np.minimum, np.maximum))
+
+    def finding(arguments: Sequence[Any]) -> Any:
+        for array, size in zip(arguments, sizes):
+            if low(array) < 0 or high(array) >= size:
+                return program(arguments)
+        return NOTHING
+
+    return finding
 
 
 def _is_heavy(jaxpr: Any) -> bool:

@@ -10,43 +10,51 @@ from typing import Any
 import jax.extend.core as jex
 import numpy as np
 
+from .integer_bounds import Step
 from .straight import straight_p
 
 # With more elements in all its values, XLA's own program is the faster one.
 _MOST_ELEMENTS = 1 << 14
-
-_Step = tuple[Callable[..., Any], tuple[int, ...], int]  # function, slots of its operands, slot of its result
 
 
 class _UnfitError(Exception):
     """The program does something that is not here."""
 
 
-def in_numpy(closed: jex.ClosedJaxpr) -> Callable[[Sequence[Any]], Any] | None:
-    """Arguments → the program's only result. None where that needs more than the steps below, or XLA is faster."""
-    program = _Program(len(closed.jaxpr.invars))
+def in_numpy(closed: jex.ClosedJaxpr) -> IntegerProgram | None:
+    """A program with one result. None where that needs more than the steps below, or where XLA is faster."""
+    program = _Writer(len(closed.jaxpr.invars))
     try:
         (result,) = program.add(closed, list(range(len(closed.jaxpr.invars))))
     except _UnfitError:
         return None
-    steps, start, count = program.steps, program.values, len(closed.jaxpr.invars)
+    return IntegerProgram(program.steps, program.values, result, [v.aval for v in closed.jaxpr.invars])
 
-    def run(arguments: Sequence[Any]) -> Any:
-        values = start.copy()
-        values[:count] = [x if type(x) is np.ndarray else np.asarray(x) for x in arguments]
-        for function, operands, out in steps:
+
+class IntegerProgram:
+    """Arguments → the result. Slots of values: the arguments, then what is known, or None and what a step gives.
+
+    arguments: their types.
+    """
+
+    def __init__(self, steps: Sequence[Step], values: Sequence[Any], result: int, arguments: Sequence[Any]) -> None:
+        self.steps, self.values, self.result, self.arguments = steps, list(values), result, arguments
+        self._run = [(step.function, step.operands, step.out) for step in steps]
+
+    def __call__(self, arguments: Sequence[Any]) -> Any:
+        values = self.values.copy()
+        values[: len(self.arguments)] = map(np.asarray, arguments)
+        for function, operands, out in self._run:
             values[out] = function(*[values[i] for i in operands])
-        return values[result]
-
-    return run
+        return values[self.result]
 
 
-class _Program:
-    """Steps on numbered values; `values` holds those that follow from no argument, and None for the others."""
+class _Writer:
+    """Writes steps on numbered values; `values` holds those that follow from no argument, and None for the others."""
 
     def __init__(self, arguments: int) -> None:
         self.values: list[Any] = [None] * arguments
-        self.steps: list[_Step] = []
+        self.steps: list[Step] = []
         self._elements = 0
 
     def add(self, closed: jex.ClosedJaxpr, arguments: Sequence[int]) -> list[int]:
@@ -82,7 +90,7 @@ class _Program:
         if all(x is not None for x in known):
             return self._slot(function(*known))
         out = self._slot(None)
-        self.steps.append((function, operands, out))
+        self.steps.append(Step(eqn.primitive.name, function, operands, out))
         return out
 
     def _slot(self, value: Any) -> int:
@@ -138,9 +146,9 @@ def _convert(eqn: Any, out: Any) -> Callable[..., Any]:
 
 def _select(eqn: Any, out: Any) -> Callable[..., Any]:
     predicate = eqn.invars[0].aval
-    if len(eqn.invars) != 3 or predicate.dtype != np.bool_ or predicate.shape != out.shape:
+    if len(eqn.invars) != 3 or predicate.dtype != np.bool_:
         raise _UnfitError
-    if out.shape:
+    if predicate.shape:
         return lambda p, a, b: np.where(p, b, a)
     return lambda p, a, b: b if p else a
 

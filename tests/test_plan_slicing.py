@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.plan.layout import ADDRESS, TIME, Layout
+from pfvm.compiler.plan.machine import load_machine
 from pfvm.compiler.plan.mngraph import INPUT_SPLIT, OUTPUT_CONCAT, declare_moves, values
 from pfvm.compiler.plan.placement import placement_of
 from pfvm.compiler.plan.schedule import schedule
@@ -133,8 +134,21 @@ def test_a_weight_that_fits_no_local_memory_is_read_from_dram() -> None:
     assert "DRAM" in {placement_of(value).location for value in relaid} and max(found.peak.values()) <= 24
 
 
+JOINED = """
+<ir_version: 10, opset_import: ["" : 20]>
+joined (float[1000,64] x, float[1000,64] z) => (float[1000,128] y, float[1000,32] p, float[1000,96] q)
+  <int64[2] sizes = {32, 96}>
+{
+  y = Concat<axis = 1>(x, z)
+  p, q = Split<axis = 1>(y, sizes)
+}
+"""
+
+
 @pytest.mark.parametrize(
-    ("text", "budget"), [(ROWS, 12), (EVAL_STEP, 8), (PRODUCT, 24)], ids=["rows", "eval", "product"]
+    ("text", "budget"),
+    [(ROWS, 12), (EVAL_STEP, 8), (PRODUCT, 24), (JOINED, 12)],
+    ids=["rows", "eval", "product", "joined"],
 )
 @pytest.mark.parametrize("scheduler", ["reuse_consecutive", "spill_opt"])
 def test_the_emulator_runs_slices(text: str, budget: int, scheduler: str) -> None:
@@ -147,6 +161,10 @@ def test_the_emulator_runs_slices(text: str, budget: int, scheduler: str) -> Non
         for v in model.graph.inputs
     }
     expected = OrtExecutable(model)(feeds)
+    assert schedule(laid(text).model, load_machine("mncore2"), scheduler, sram_budget=budget).sliced or text in (
+        EVAL_STEP,
+        PRODUCT,
+    )
     emulated = EmulatorExecutable(model, exact=True, scheduler=scheduler, sram_budget=budget / 2048)
     for name, value in emulated(feeds).items():
         assert np.linalg.norm(value - expected[name]) <= 1e-5 * np.linalg.norm(expected[name]), name

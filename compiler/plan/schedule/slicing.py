@@ -7,7 +7,6 @@ node to node.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,7 +16,6 @@ from pfvm.compiler.plan.machine import Machine
 from pfvm.compiler.plan.mngraph import (
     CAST,
     DOMAIN,
-    GATHERED,
     INPUT_SPLIT,
     LAYOUT_SWITCH,
     OUTPUT_CONCAT,
@@ -26,11 +24,11 @@ from pfvm.compiler.plan.mngraph import (
     is_move,
     move_node,
 )
-from pfvm.compiler.plan.ops import contract, reduce, reuse
-from pfvm.compiler.plan.ops.table import dims, rank, rule_of
+from pfvm.compiler.plan.ops.table import dims, rank
 from pfvm.compiler.plan.placement import DRAM, IMMEDIATE, Placement, find_placement, place, placement_of
 
 from .cuts import Cut, cuts, slice_layout, timed_layout
+from .parallel_axes import Uncuttable, operand_axes, viewed_axis
 from .reading import StreamedInputs, is_pure
 
 TIMED = "pfvm.timed"
@@ -114,12 +112,17 @@ class _Slicer:
             for cut in cuts(layout, axis):
                 try:
                     operands = self._operand_cuts(node, cut)
-                except _Uncuttable:
+                except Uncuttable:
                     continue
                 if all(self._allows(value, operand, node) for value, operand in zip(node.inputs, operands)) and all(
-                    out.shape == node.outputs[0].shape and self._has_all_slices(out, cut) for out in node.outputs
+                    self._is_alike(node, out, cut) and self._has_all_slices(out, cut) for out in node.outputs
                 ):
                     yield cut
+
+    def _is_alike(self, node: ir.Node, out: ir.Value, cut: Cut) -> bool:
+        """Has this output the axis that is cut? Those of a Split differ elsewhere."""
+        first = node.outputs[0]
+        return rank(out) == rank(first) and dims(out)[cut.axis] == dims(first)[cut.axis]
 
     def _operand_cuts(self, node: ir.Node, cut: Cut) -> list[Cut | None]:
         axes = operand_axes(node, cut.axis)
@@ -135,11 +138,11 @@ class _Slicer:
             return known == cut
         view = view_of(value)
         if view is None:
-            return self._can_be_timed(value)
+            return self._can_be_timed(value, node)
         axis = viewed_axis(view, cut.axis)
         return axis is not None and self._allows(view.inputs[0], cut.on(axis), view)
 
-    def _can_be_timed(self, value: ir.Value) -> bool:
+    def _can_be_timed(self, value: ir.Value, user: ir.Node) -> bool:
         """May the whole lie in DRAM in slices? Not if a node reads it from there, or an output names it again."""
         maker = value.producer()
         if maker is not None and is_move(maker) and maker.op_type == INPUT_SPLIT:
@@ -152,7 +155,7 @@ class _Slicer:
             for reader, index in name.uses():
                 if REUSES in reader.metadata_props and not is_move(reader):
                     names += reader.outputs
-                elif in_dram and index in self.streams(reader):
+                elif in_dram and reader is not user and index in self.streams(reader):
                     return False
         return True
 
@@ -177,6 +180,8 @@ class _Slicer:
                 for value, operand in zip(node.inputs, operands)
             ]
             outputs = [_part(out, cut, number, f"{out.name}_Time_{number}") for out in node.outputs]
+            if node.op_type == "Reshape":
+                inputs[1] = self._shape_constant(node.inputs[1], outputs[0])
             self.graph.insert_before(node, _like(node, inputs, outputs, f"Time_{number}"))
             for parts, part in zip(made, outputs):
                 parts.append(part)
@@ -250,71 +255,10 @@ class _Slicer:
         value.meta[TIMED] = timed_layout(placement_of(value).layout, cut)
 
 
-class _Uncuttable(Exception):
-    """The node computes across this axis."""
-
-
-def operand_axes(node: ir.Node, axis: int) -> list[int | None]:
-    """For every input the axis that an output's axis comes from; None for an input that every slice reads whole.
-
-    Raises _Uncuttable where one element of the output needs several of that axis.
-    """
-    kind = rule_of(node).kind
-    if GATHERED in node.metadata_props:
-        raise _Uncuttable
-    if kind == "elementwise" or kind == "move":
-        return [_broadcast_axis(node, value, axis) for value in node.inputs]
-    if kind == "reduce":
-        return [_reduced_axis(node, axis), *(None for _ in node.inputs[1:])]
-    if kind == "contract" and contract.is_local(node):
-        return _product_axes(node, axis)
-    if kind in ("convolve", "window") and axis == 0:
-        return [0, *(None for _ in node.inputs[1:])]
-    raise _Uncuttable
-
-
-def _broadcast_axis(node: ir.Node, value: ir.Value | None, axis: int) -> int | None:
-    if value is None or value.shape is None:
-        return None
-    own = axis - (rank(node.outputs[0]) - rank(value))
-    return own if own >= 0 and (value.shape[own] != 1 or node.outputs[0].shape[axis] == 1) else None  # type: ignore[index]
-
-
-def _reduced_axis(node: ir.Node, axis: int) -> int:
-    reduced = reduce.reduced_axes(node)
-    if rank(node.outputs[0]) == rank(node.inputs[0]):
-        if axis in reduced:
-            raise _Uncuttable
-        return axis
-    return [i for i in range(rank(node.inputs[0])) if i not in reduced][axis]
-
-
-def _product_axes(node: ir.Node, axis: int) -> list[int | None]:
-    last = rank(node.outputs[0]) - 1
-    product = contract.product(node)
-    if axis == last or (node.op_type == "Gemm" and product.data_column != 1):
-        raise _Uncuttable
-    weight = next(
-        (i for i, source in enumerate(product.weight_axes) if source == axis and i != product.weight_contracted), None
-    )
-    return [axis, weight, *(_broadcast_axis(node, value, axis) for value in node.inputs[2:])]
-
-
 def view_of(value: ir.Value) -> ir.Node | None:
     """The reuse node that names another value's memory by this one; None for a value of its own."""
     maker = value.producer()
     return maker if maker is not None and REUSES in maker.metadata_props and not is_move(maker) else None
-
-
-def viewed_axis(view: ir.Node, axis: int) -> int | None:
-    """The axis of a view's operand that has the same positions as one of the view; None where they are regrouped."""
-    perm = reuse.permutation(view)
-    if perm is not None:
-        return perm[axis]
-    before, after = dims(view.inputs[0]), dims(view.outputs[0])
-    lead = math.prod(after[:axis])
-    found = [i for i, size in enumerate(before) if size == after[axis] and math.prod(before[:i]) == lead]
-    return found[0] if found and after[axis] > 1 else None
 
 
 # ---- values and nodes

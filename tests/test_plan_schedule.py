@@ -106,6 +106,16 @@ def test_spill_opt_keeps_what_the_default_spills() -> None:
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_prefetch_hides_transfers_but_no_compute(scheduler: str) -> None:
+    plan, serial = scheduled(BLOCK, scheduler)
+    again, found = scheduled(BLOCK, scheduler, prefetch=True)
+    assert places(plan) == places(again) and found.prefetch and not serial.prefetch
+    assert found.cycles <= found.serial_cycles == serial.cycles == serial.serial_cycles
+    assert found.cycles < found.serial_cycles or scheduler == "always_from_dram"  # where each waits for its memory
+    assert found.cycles >= lower_bound(again.model, CostModel(again.machine)).cycles
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("machine", ["mncore2", "pond"])
 @pytest.mark.parametrize("text", [EVAL_STEP, BLOCK, STEP], ids=["eval", "block", "step"])
 def test_every_plan_is_valid(scheduler: str, machine: str, text: str, tmp_path: pathlib.Path) -> None:

@@ -47,6 +47,7 @@ def plan(
         search_steps=chosen.search_steps,
         time_budget=chosen.time_budget,
         seed=chosen.seed,
+        prefetch=chosen.prefetch,
     )
     planned.report["schedule"] = asdict(found)
     return planned

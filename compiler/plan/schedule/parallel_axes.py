@@ -27,6 +27,8 @@ def operand_axes(node: ir.Node, axis: int) -> list[int | None]:
         return [_reduced_axis(node, axis), *(None for _ in node.inputs[1:])]
     if kind == "contract" and GATHERED not in node.metadata_props and contract.is_local(node):
         return _product_axes(node, axis)
+    if kind == "convolve" and axis == 0:
+        return [0, *(None for _ in node.inputs[1:])]
     found = _MOVED[node.op_type](node, axis) if node.domain == "" and node.op_type in _MOVED else None
     if found is None:
         raise Uncuttable

@@ -14,6 +14,7 @@ from pfvm.compiler.plan.mngraph import GATHERED
 from pfvm.compiler.plan.ops import contract
 from pfvm.compiler.plan.ops.table import rule_of
 from pfvm.compiler.plan.placement import placement_of
+from pfvm.compiler.plan.timeline import length, timeline
 from pfvm.errors import OptionError, UnsupportedOpError, describe_node, did_you_mean
 
 from . import orders, policies
@@ -30,7 +31,9 @@ Scheduler = Literal["always_from_dram", "reuse_consecutive", "spill_opt", "auto_
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a scheduler found. cycles: of all nodes and moves, one after the other. candidates: simulations made.
+    """What a scheduler found. cycles: of all nodes and moves; with `prefetch` transfers from DRAM run beside compute
+    where memory and paths are free, without it one after the other, as `serial_cycles` always are. Searches count
+    serial cycles. candidates: simulations made.
 
     stopped_by: "steps" or "time" for a search, "none" for a scheduler that does not search. peak: long words live at
     most in each local memory. moves: how many of each kind it inserted. sliced: nodes
@@ -39,6 +42,8 @@ class Schedule:
 
     scheduler: Scheduler
     cycles: float
+    serial_cycles: float
+    prefetch: bool
     compulsory_cycles: float
     candidates: int
     stopped_by: StoppedBy
@@ -59,12 +64,14 @@ def schedule(
     search_steps: int = 1000,
     time_budget: float | None = None,
     seed: int = 0,
+    prefetch: bool = False,
 ) -> Schedule:
     """Schedules a model whose values have all been laid out, in place.
 
     cycles: of a node whose values have placements; the cost model's. streams: the inputs that a node may read from DRAM
     itself; what its rule says. sram_budget: how much of each local memory may be used, a part of it (up to 1) or long
-    words. search_steps, time_budget (seconds), seed: of auto_recompute_sa.
+    words. search_steps, time_budget (seconds), seed: of auto_recompute_sa. prefetch: count transfers from DRAM as
+    running beside compute, by the machine's cost model.
     Raises OptionError for a bad option and UnsupportedOpError, naming the node, where one does not fit.
     """
     if scheduler not in get_args(Scheduler):
@@ -85,7 +92,9 @@ def schedule(
     emit(model, machine, reading, found.steps)
     return Schedule(
         scheduler,
+        length(timeline(model, CostModel(machine), prefetch=True)) if prefetch else found.cycles,
         found.cycles,
+        prefetch,
         reading.problem.compulsory_cycles(),
         found.candidates,
         found.stopped_by,

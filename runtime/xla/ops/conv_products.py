@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from pfvm.runtime.xla.materialize import materialized
 from pfvm.runtime.xla.ops.conv_winograd import outweighs_kernel, suits, suits_gradient, winograd, winograd_gradient
 from pfvm.runtime.xla.ops.windows import Window
 from pfvm.runtime.xla.platforms import traced_platform
@@ -85,7 +86,7 @@ def _results_product(x: Any, dy: Any, window: Window) -> Any:
         (r - 1) * s + (k - 1) * d + 1 for r, s, k, d in zip(results, window.strides, window.kernel, window.dilations)
     ]
     ends = [(a, length - size - a, 0) for size, (a, _), length in zip(x.shape[1:-1], window.pads, reach)]
-    padded = lax.pad(x, np.zeros((), x.dtype), ((0, 0, 0), *ends, (0, 0, 0)))
+    padded = materialized(lax.pad(x, np.zeros((), x.dtype), ((0, 0, 0), *ends, (0, 0, 0))))
     rows = [views.shifted(padded, tap, first=1).reshape(-1, x.shape[-1]) for tap in views.taps()]
     columns = dy.reshape(-1, dy.shape[-1])
     if columns.shape[0] < columns.shape[1]:  # more results than operands: these are put in the results' order
@@ -112,7 +113,7 @@ def _rows_product(x: Any, w: Any, window: Window, large: bool) -> Any:
     large: the kernel is larger than the patches, which are put in the order that it has in the model: O, I, spatial.
     """
     pads = ((0, 0, 0), *((a, b, 0) for a, b in window.pads), (0, 0, 0))
-    padded, views = lax.pad(x, np.zeros((), x.dtype), pads), window.unpadded()
+    padded, views = materialized(lax.pad(x, np.zeros((), x.dtype), pads)), window.unpadded()
     parts = [views.shifted(padded, tap, first=1) for tap in window.taps()]
     rows = _interleaved(parts) if large else jnp.concatenate(parts, -1)
     columns = jnp.transpose(w, (w.ndim - 1, w.ndim - 2, *range(w.ndim - 2))) if large else jnp.moveaxis(w, -1, 0)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from pfvm.runtime.xla.materialize import materialized
 from pfvm.runtime.xla.ops.windows import Window
 
 # It takes 0.5-0.8 of the time between these bounds; beyond them it waits for memory.
@@ -72,9 +73,9 @@ def _tiled(x: Any, kernels: Any, pads: tuple[tuple[int, int], ...]) -> Any:
     wanted = [length + a + b - 2 for length, (a, b) in zip(size, pads)]
     rows, columns = counts = [-(-length // 2) for length in wanted]
     products = jnp.matmul(_data_tiles(x, pads, counts), kernels).reshape(4, 4, n, rows, columns, -1)
-    halves = [jnp.stack(_from_tiles(row), 3) for row in _from_tiles(products)]  # n, rows, columns, 2, outputs
-    y = jnp.stack(halves, 2).reshape(n, 2 * rows, 2 * columns, -1)
-    return y[:, : wanted[0], : wanted[1]]
+    by_row = materialized(jnp.stack(_from_tiles(products), 1))  # 4, 2, n, rows, columns, outputs
+    y = jnp.moveaxis(jnp.stack(_from_tiles(by_row), 4), 0, 2)  # n, rows, 2, columns, 2, outputs
+    return y.reshape(n, 2 * rows, 2 * columns, -1)[:, : wanted[0], : wanted[1]]
 
 
 def winograd_gradient(x: Any, dy: Any, pads: tuple[tuple[int, int], ...]) -> Any:
@@ -89,26 +90,31 @@ def winograd_gradient(x: Any, dy: Any, pads: tuple[tuple[int, int], ...]) -> Any
 def _gradient(x: Any, dy: Any, pads: tuple[tuple[int, int], ...]) -> Any:
     counts = [-(-length // 2) for length in dy.shape[1:-1]]
     extended = [(0, 2 * count - length) for count, length in zip(counts, dy.shape[1:-1])]
-    even = lax.pad(dy, np.zeros((), dy.dtype), ((0, 0, 0), *((a, b, 0) for a, b in extended), (0, 0, 0)))
-    by_row = _spread([even[:, i::2] for i in range(2)])
-    outputs = jnp.stack([t for row in by_row for t in _spread([row[:, :, j::2] for j in range(2)])])
+    ends = ((0, 0, 0), *((a, b, 0) for a, b in extended), (0, 0, 0))
+    even = materialized(lax.pad(dy, np.zeros((), dy.dtype), ends))
+    by_row = materialized(jnp.stack(_spread([even[:, i::2] for i in range(2)])))
+    outputs = jnp.stack(_spread([by_row[:, :, :, j::2] for j in range(2)]), 1)
     tiles = _data_tiles(x, pads, counts)
     products = lax.dot_general(outputs.reshape(16, -1, dy.shape[-1]), tiles, (((1,), (1,)), ((0,), (0,)))).reshape(
         4, 4, dy.shape[-1], x.shape[-1]
     )
-    rows = [jnp.stack(_gathered([row[j] for j in range(4)]), 1) for row in _gathered([products[i] for i in range(4)])]
-    return jnp.moveaxis(jnp.stack(rows, 1), -1, 1)
+    rows = materialized(jnp.stack(_gathered(products)))
+    return jnp.transpose(jnp.stack(_gathered(jnp.swapaxes(rows, 0, 1)), 1), (2, 3, 0, 1))
 
 
 def _data_tiles(x: Any, pads: Sequence[tuple[int, int]], counts: Sequence[int]) -> Any:
-    """16, tiles, channels: the transformed tiles, `counts` of them along each axis."""
+    """16, tiles, channels: the transformed tiles, `counts` of them along each axis.
+
+    Rows first, then columns, each from memory: XLA would compute each of the 16 from what stands before `x` anew, in a
+    piece of code of its own, and take as long to compile it as a thousand steps take.
+    """
     n, *size, c = x.shape
     rows, columns = counts
     extended = [(a, 2 * count + 2 - length - a) for length, count, (a, _) in zip(size, counts, pads)]
-    padded = lax.pad(x, np.zeros((), x.dtype), ((0, 0, 0), *((a, b, 0) for a, b in extended), (0, 0, 0)))
-    by_row = _to_tiles([padded[:, i : i + 2 * rows : 2] for i in range(4)])
-    tiles = [t for row in by_row for t in _to_tiles([row[:, :, j : j + 2 * columns : 2] for j in range(4)])]
-    return jnp.stack(tiles).reshape(16, n * rows * columns, c)
+    padded = materialized(lax.pad(x, np.zeros((), x.dtype), ((0, 0, 0), *((a, b, 0) for a, b in extended), (0, 0, 0))))
+    by_row = materialized(jnp.stack(_to_tiles([padded[:, i : i + 2 * rows : 2] for i in range(4)])))
+    tiles = jnp.stack(_to_tiles([by_row[:, :, :, j : j + 2 * columns : 2] for j in range(4)]), 1)
+    return tiles.reshape(16, n * rows * columns, c)
 
 
 def _kernel_tiles(w: Any, axis: int) -> Any:
@@ -132,8 +138,8 @@ def _spread(x: Sequence[Any]) -> list[Any]:
     return [x[0], x[0] + x[1], x[0] - x[1], -x[1]]
 
 
-def _gathered(x: Sequence[Any]) -> list[Any]:
+def _gathered(x: Any) -> list[Any]:
     """`_kernel_tiles` backwards."""
-    half = np.asarray(0.5, x[0].dtype)
+    half = np.asarray(0.5, x.dtype)
     total, difference = (x[1] + x[2]) * half, (x[1] - x[2]) * half
     return [x[0] + total, difference, total + x[3]]

@@ -56,6 +56,10 @@ class CaptureError(PfvmError):
     """A PyTorch function cannot be captured as a graph. Names the source line and what to write instead."""
 
 
+class PythonEffectWarning(UserWarning):
+    """A captured function sets Python values (counters, logs, attributes), which a compiled call leaves as they are."""
+
+
 class MismatchError(PfvmError):
     """Two models, or a model before and after a pass, do not agree."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from pfvm.compiler.capture.export import Exported
 from pfvm.compiler.capture.numbers import NumberGuard
-from pfvm.compiler.capture.watch import Watched, hook_count, is_alike, is_plain, is_same, look
+from pfvm.compiler.capture.watch import Watched, ambient, hook_count, is_alike, is_plain, is_same, look
 from pfvm.errors import StaleWeightError, short
 
 
@@ -78,6 +79,17 @@ class StepAssumptions:
                     "compile again"
                 )
         self._check_flags()
+        if ambient() != self._surroundings.ambient:
+            raise StaleWeightError(
+                f"autocast, its dtype and the default dtype were {_named(self._surroundings.ambient)} at compile, now "
+                f"{_named(ambient())}; put `with torch.autocast(…)` inside the function, or compile again"
+            )
+        for name, container, key, array in self._surroundings.arrays:
+            if not np.array_equal(container[key], array, equal_nan=array.dtype.kind in "fc"):
+                raise StaleWeightError(
+                    f"array {name!r} was changed after the compile, and the graph holds what it was; pass it in, keep "
+                    "it in a tensor, or compile again"
+                )
         for name, container, before in self._surroundings.contents:
             if container != before:
                 raise StaleWeightError(
@@ -138,6 +150,10 @@ def _changed(watched: Watched, now: Any) -> str:
             "it in place (copy_, load_state_dict), or compile again"
         )
     return f"{name} is another {type(before).__name__} than at compile; compile again"
+
+
+def _named(settings: tuple[Any, ...]) -> str:
+    return ", ".join(map(str, ("on" if settings[0] else "off", *settings[1:])))
 
 
 def _mode_call(training: bool) -> str:

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -178,3 +179,34 @@ def test_a_dtype_that_changed_in_place(function: str) -> None:
     model.double()
     with pytest.raises(StaleWeightError, match=r"weight 'model\.0\.weight' is now torch\.float64.*compile again"):
         compiled(BATCH)
+
+
+def test_autocast_around_a_call_is_refused() -> None:
+    compiled = pfvm.compile(lambda inp: inp["x"] @ inp["x"].T, BATCH)
+    compiled(BATCH)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(StaleWeightError, match=r"autocast.*inside the function"):
+        compiled(BATCH)
+
+
+def test_an_array_of_numpy_that_changes() -> None:
+    weights = np.ones(4, np.float32)
+    compiled = pfvm.compile(lambda x: x[:, :4] * torch.from_numpy(weights), BATCH["x"])
+    compiled(BATCH["x"])
+    weights[2] = 3
+    with pytest.raises(StaleWeightError, match=r"array 'weights' was changed after the compile"):
+        compiled(BATCH["x"])
+
+
+def test_a_learning_rate_may_be_numpys() -> None:
+    found = []
+    for is_compiled in (True, False):
+        torch.manual_seed(0)
+        model = net()
+        optimizer = O.Adam(model.parameters(), lr=np.float64(0.1))
+        step = usual(model, optimizer)
+        step = pfvm.compile(step, BATCH) if is_compiled else step
+        for index in range(3):
+            optimizer.param_groups[0]["lr"] = np.cos(index) * 0.1
+            step(BATCH)
+        found.append([v.detach() for v in model.parameters()])
+    assert max(map(relative_error, *found)) < 2e-5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,15 +14,17 @@ import torch
 from pfvm.compiler.exporter import write_model
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.signature import StateEntry, write_manifest
-from pfvm.errors import CaptureError, short
+from pfvm.errors import CaptureError, PythonEffectWarning, short
 
 from .dtypes import to_numpy, to_torch
 from .emit import Emitter
 from .fake_swap import SWAP_LOCK
 from .names import Names, short_names
 from .numbers import NumberGuard, ReachedNumber
+from .python_random import refuse_draws
 from .reach import Place, ReachedTensor, walk
 from .run import is_kept_gradient
+from .source import line_of_function
 from .structure import Structure, argument_names, arguments, describe
 from .symbols import open_dimensions
 from .trace import Trace, trace
@@ -107,13 +110,15 @@ def capture(
     samples = [to_torch(v) if isinstance(v, np.ndarray) else v for v in given]
     axes = open_dimensions(dynamic, inputs.tensor_names)
     with SWAP_LOCK:
-        reach = walk(fn)
         surroundings = watch(fn)
+        reach = walk(fn, surroundings.functions)
         reach.put_back.append(surroundings.put_back)
         for reached in reach.tensors:
             if not torch.nn.parameter.is_lazy(reached.tensor):
                 reached.tensor.detach()  # values that are on a device come now, not in the middle of the trace
         traced = trace(fn, inputs, samples, reach, axes)
+        reach.drawn.update(dict.fromkeys(surroundings.drawn and [""]))
+        refuse_draws(reach.drawn, line_of_function(fn))
         frozen = _is_frozen(fn, traced, freeze)
         builder = _Builder(traced, inputs, frozen, getattr(fn, "__name__", type(fn).__name__))
         model = builder.build()
@@ -121,6 +126,7 @@ def capture(
         if any(s.kind == "param" or is_kept_gradient(s) for s in traced.updated):
             leaves = [s for s in traced.states if isinstance(s, ReachedTensor) and id(s.tensor) not in traced.flipped]
             surroundings.hold_flags([(s.name, s.tensor) for s in leaves])
+    _warn_of_effects(fn, [*reach.changed, *surroundings.changed])
     return Exported(
         model,
         inputs,
@@ -141,6 +147,18 @@ def capture(
         _only_asked(traced, builder.numbers),
         surroundings,
     )
+
+
+def _warn_of_effects(fn: Callable[..., Any], changed: list[str]) -> None:
+    """Python values that the function sets stay as they are at a call of the graph."""
+    names = ", ".join(map(repr, sorted(set(changed))[:5]))
+    if names:
+        warnings.warn(
+            f"{line_of_function(fn)}: the function changes {names} in Python, which a compiled call does not; return "
+            "the tensors, and set or count such values where the compiled function is called",
+            PythonEffectWarning,
+            stacklevel=4,
+        )
 
 
 def _only_asked(traced: Trace, inputs: Mapping[str, ReachedNumber]) -> tuple[ReachedNumber, ...]:

@@ -35,6 +35,7 @@ from .run import DATA_DEPENDENT, DYNAMIC_SHAPE
 from .settings import tracing_settings, untouched
 from .source import higher_order, in_optimizer, origin
 from .structure import argument_names, arguments, describe
+from .watch import watch
 
 _READ_NUMBER = torch.ops.aten._local_scalar_dense.default
 _READS = (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__)
@@ -97,7 +98,7 @@ def _run_through(fn: Callable[..., Any], sample: Any, found: _Findings) -> None:
     inputs, given = describe(args, lambda v: isinstance(v, (torch.Tensor, np.ndarray)), "input", names)
     samples = [to_torch(v) if isinstance(v, np.ndarray) else v for v in given]
     with SWAP_LOCK:
-        reach = walk(fn)
+        reach = walk(fn, watch(fn).functions)
         tensors = [t.tensor for t in (*reach.tensors, *optimizers.find(reach).tensors)]
         for tensor in tensors:
             tensor.detach()  # values that are on a device come now

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import sympy
 import torch
 from pfvm.compiler.signature import Kind
@@ -45,6 +46,7 @@ class ReachedNumber:
             if not self.is_initial:
                 raise
             value = self.value
+        value = value.item() if isinstance(value, np.generic) else value
         if not is_number(value):
             raise TypeError(f"{self.name} is {value!r}, which is no number")
         return type(self.value)(value)

@@ -12,15 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from pfvm.errors import CaptureError
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .initial import first_value
 from .numbers import ReachedNumber, is_number
 from .optimizer_forms import traceable_forms
 from .reach import Place, Reach, ReachedTensor
+from .source import here
 
 # The variants compute the same; the plain one is traced, whichever the user chose for speed.
 PLAIN = {"foreach": False, "fused": None, "capturable": False}
@@ -62,6 +65,7 @@ def find(reach: Reach) -> OptimizerState:
 def _add_hyperparameter(found: OptimizerState, optimizer: Any, group: int, key: str, value: Any, name: str) -> None:
     if isinstance(value, torch.Tensor):
         return  # reached as a tensor
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, (tuple, list)) and value and all(type(v) is float for v in value):
         for i, number in enumerate(value):
             place = _in_tuple(optimizer, group, key, i)
@@ -184,6 +188,8 @@ def _made_by(value: Any) -> tuple[torch.fx.Node | None, torch.fx.Node | None]:
 def traced_optimizers(reach: Reach, log: list[Created]) -> Iterator[None]:
     """Within the block the optimizers take the plain path and write to copies of their state; `log` is filled."""
     saved: list[Callable[[], None]] = []
+    known = {id(optimizer) for _, optimizer in reach.optimizers}
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: _refuse_unknown(optimizer, known))
     try:
         for _, optimizer in reach.optimizers:
             saved.append(_restorer(vars(optimizer), "state"))
@@ -194,8 +200,17 @@ def traced_optimizers(reach: Reach, log: list[Created]) -> Iterator[None]:
         with traceable_forms():
             yield
     finally:
+        hook.remove()
         for restore in reversed(saved):
             restore()
+
+
+def _refuse_unknown(optimizer: Any, known: set[int]) -> None:
+    if id(optimizer) not in known:
+        raise CaptureError(
+            f"{here()}: an optimizer ({type(optimizer).__name__}) makes a step, and no variable, global or attribute "
+            "of the function leads to it; let the function, or an object that it uses, hold it"
+        )
 
 
 def _restorer(container: dict[Any, Any], key: Any) -> Callable[[], None]:

@@ -8,12 +8,14 @@ time, so that a weight that was replaced (not just changed in place) is seen.
 from __future__ import annotations
 
 import argparse
+import collections
 import functools
 import heapq
 import itertools
+import operator
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +70,11 @@ class ReachedTensor:
 
 @dataclass
 class Reach:
-    """What the walk found. `containers` are (object, its dict, shallow copy) or lists, to put back after the trace."""
+    """What the walk found. `containers` are (its dict or list, shallow copy), to put back after the trace.
+
+    `paths` are the containers' names, None where they are a library's. `drawn` are lines that drew random numbers of
+    Python's, `changed` the names of what the function has changed, in the runs so far.
+    """
 
     tensors: list[ReachedTensor] = field(default_factory=list)
     module_names: dict[int, str] = field(default_factory=dict)
@@ -76,27 +82,39 @@ class Reach:
     optimizers: list[tuple[str, torch.optim.Optimizer]] = field(default_factory=list)
     containers: list[tuple[Any, Any]] = field(default_factory=list)
     put_back: list[Callable[[], None]] = field(default_factory=list)
+    drawn: dict[str, None] = field(default_factory=dict)
+    paths: list[str | None] = field(default_factory=list)
+    changed: dict[str, None] = field(default_factory=dict)
 
     def restore(self) -> None:
         """Undo what the traced function did to the reached containers (attributes set, lists appended to)."""
         for more in self.put_back:
             more()
-        for container, copy in self.containers:
+        for (container, copy), path in zip(self.containers, self.paths):
             if isinstance(container, dict):
                 if container.keys() != copy.keys() or any(container[k] is not v for k, v in copy.items()):
+                    self._note(path, [k for k, v in container.items() if copy.get(k, self) is not v] or list(copy))
                     container.clear()
                     container.update(copy)
             elif len(container) != len(copy) or any(a is not b for a, b in zip(container, copy)):
+                self._note(path, [""])
                 container[:] = copy
 
+    def _note(self, path: str | None, keys: list[Any]) -> None:
+        if path is not None:
+            self.changed.update(
+                (f"{path}.{key}".strip(".") if isinstance(key, (str, int)) else path, None) for key in keys
+            )
 
-def walk(function: Any) -> Reach:
-    """The reach of a function, bound method, partial, callable object or nn.Module."""
+
+def walk(function: Any, methods: Sequence[types.FunctionType] = ()) -> Reach:
+    """The reach of a function, bound method, partial, callable object or nn.Module, and of `methods` that it calls."""
     reach = Reach()
     seen: dict[int, Any] = {}  # holds the objects, so that no id is used twice
     order = itertools.count()
     root = Place(None, lambda _: function)
     queue: list[tuple[int, int, Any, Place, str]] = [(0, next(order), function, root, "")]
+    queue += [(3, next(order), method, Place(None, _always(method)), "") for method in methods]
     while queue:
         _, _, item, place, path = heapq.heappop(queue)
         if id(item) in seen:
@@ -104,6 +122,8 @@ def walk(function: Any) -> Reach:
         seen[id(item)] = item
         if isinstance(item, torch.Tensor):
             reach.tensors.append(ReachedTensor(path or "tensor", item, place))
+            for hook in _hooks_of(item):
+                heapq.heappush(queue, (1, next(order), hook, Place(place, _always(hook)), ""))
             continue
         if isinstance(item, torch.jit.ScriptModule):
             raise CaptureError(f"{path or 'the module'} is TorchScript; pass the Python module that it was made from")
@@ -117,6 +137,8 @@ def walk(function: Any) -> Reach:
                 is_function = isinstance(child, (types.FunctionType, types.MethodType, functools.partial))
                 child_path = path if is_function else ".".join(p for p in (path, label) if p)
                 heapq.heappush(queue, (_priority(child), next(order), child, Place(place, read, *write), child_path))
+        own = isinstance(item, (dict, list)) or type(item).__module__.partition(".")[0] not in LIBRARIES
+        reach.paths += [path if own else None] * (len(reach.containers) - len(reach.paths))
     return reach
 
 
@@ -131,7 +153,7 @@ def is_structure(item: Any) -> bool:
     """Whether a tensor can hang below `item`. Numbers, strings, classes and library objects are leaves."""
     if isinstance(item, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, functools.partial)):
         return True
-    if isinstance(item, (dict, list, tuple)):
+    if isinstance(item, (dict, list, tuple, set, frozenset, collections.deque)):
         return len(item) <= _LONGEST_CONTAINER
     if isinstance(item, (types.FunctionType, types.MethodType)):
         return (getattr(item, "__module__", None) or "").partition(".")[0] not in LIBRARIES
@@ -139,13 +161,19 @@ def is_structure(item: Any) -> bool:
         return False
     if isinstance(item, (types.SimpleNamespace, argparse.Namespace)):
         return True
-    return type(item).__module__.partition(".")[0] not in LIBRARIES and hasattr(item, "__dict__")
+    return type(item).__module__.partition(".")[0] not in LIBRARIES and (
+        hasattr(item, "__dict__") or hasattr(item, "__slots__")
+    )
 
 
 # Readers for a Place.
 
 
 _Access = tuple[Callable[[Any], Any], Callable[[Any, Any], None]]
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    return lambda _: value
 
 
 def _item(key: Any) -> _Access:
@@ -196,13 +224,16 @@ def _children(item: Any, reach: Reach) -> Iterator[_Child]:
         yield from _children_of_module(item, reach)
     elif isinstance(item, dict):
         reach.containers.append((item, dict(item)))
-        yield from ((str(k), v, *_item(k)) for k, v in item.items())
+        for i, (k, v) in enumerate(item.items()):
+            yield str(k) if isinstance(k, (str, int)) else str(i), v, *_item(k)
     elif isinstance(item, (list, tuple)):
         if isinstance(item, list):
             reach.containers.append((item, list(item)))
             yield from ((str(i), v, *_item(i)) for i, v in enumerate(item))
         else:
             yield from ((str(i), v, _item(i)[0]) for i, v in enumerate(item))
+    elif isinstance(item, (set, frozenset, collections.deque)):
+        yield from ((str(i), v, _always(v)) for i, v in enumerate(item))
     else:
         yield from _children_of_object(item, reach)
 
@@ -247,13 +278,37 @@ def _children_of_module(module: torch.nn.Module, reach: Reach) -> Iterator[_Chil
         reach.containers.append((entries, dict(entries)))
         yield from ((k, v, *_table_entry(table, k)) for k, v in entries.items() if v is not None)
     for key, value in attributes.items():
-        if key not in _MODULE_TABLES and not (key.startswith("_") and key.endswith("_hooks")):
+        if key in _MODULE_TABLES:
+            continue
+        if not (key.startswith("_") and key.endswith("_hooks")):
             yield key, value, *_attribute(key)
+        elif isinstance(value, dict):
+            yield from (("", hook, _always(hook)) for hook in value.values())
+
+
+def _hooks_of(tensor: torch.Tensor) -> list[Any]:
+    """Functions on a tensor's gradient; they may reach optimizers, as where each steps in the backward pass."""
+    tables = (tensor._backward_hooks, tensor._post_accumulate_grad_hooks) if tensor.is_leaf else ()
+    return [hook for table in tables for hook in (table or {}).values() if is_structure(hook)]
 
 
 def _children_of_object(item: Any, reach: Reach) -> Iterator[_Child]:
     """An optimizer's own state is keyed by tensors, not by names: see optimizers.py."""
-    attributes = vars(item)
+    for key in slots_of(item):
+        yield key, getattr(item, key), operator.attrgetter(key), lambda i, value, key=key: setattr(i, key, value)
+    attributes = getattr(item, "__dict__", None)
+    if attributes is None:
+        return
     reach.containers.append((attributes, dict(attributes)))
     hidden = ("state", "defaults") if isinstance(item, torch.optim.Optimizer) else ()
     yield from ((k, v, *_attribute(k)) for k, v in attributes.items() if k not in hidden)
+
+
+def slots_of(item: Any) -> list[str]:
+    """Attributes of an object that are not in its __dict__, as far as they are set."""
+    names = [name for kind in type(item).__mro__ for name in _as_names(vars(kind).get("__slots__", ()))]
+    return [name for name in names if not name.startswith("__") and hasattr(item, name)]
+
+
+def _as_names(slots: Any) -> Any:
+    return (slots,) if isinstance(slots, str) else tuple(slots)

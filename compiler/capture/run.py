@@ -42,6 +42,7 @@ DYNAMIC_SHAPE = (
     "the shape of this result depends on the data; keep a fixed shape, for example torch.where(mask, x, 0) "
     "in place of x[mask]"
 )
+_VALUE_ASKED = (".numpy() is not supported", "passed to FakeTensor.__format__")
 
 
 @dataclass
@@ -102,6 +103,8 @@ class Run:
             stack.enter_context(_in_place(states, symbols))
             self._created.clear()
             fakes = [self.symbols.fake(name, s) for name, s in zip(self._inputs.tensor_names, samples)]
+            self._data = TensorDataMode()
+            stack.callback(self._data.put_back)
             self.graph = _errors_named(self, fakes, tensors, symbols)
 
     def discovered(self) -> list[ReachedTensor | ReachedNumber]:
@@ -131,7 +134,7 @@ class Run:
         self._streams = RandomStreams(seed)
         origins = OriginMode(self._reach.module_names, self.mode, self._streams)
         forms = library_forms(), noted_schedulers(self.schedule)
-        with fx_traceback.preserve_node_meta(), origins, TensorDataMode(), forms[0], forms[1]:
+        with fx_traceback.preserve_node_meta(), origins, self._data, forms[0], forms[1]:
             before = [s.tensor.requires_grad for s in self._states.tensors]
             result = self._function(*args)
             self.flipped = {id(s.tensor) for s, b in zip(self._states.tensors, before) if s.tensor.requires_grad != b}
@@ -277,7 +280,7 @@ def _errors_named(run: Run, fakes: list[Any], tensors: list[torch.Tensor], symbo
         ) from error
     except Exception as error:  # the user's own error, or torch's: say where, and keep the cause
         where = run.where(error)
-        if ".numpy() is not supported" in str(error):
+        if any(text in str(error) for text in _VALUE_ASKED):
             raise CaptureError(f"{where}: {DATA_DEPENDENT}") from error
         raise CaptureError(
             f"{where}: capture failed{run.inside(error)}: {one_line(error)} (the sample inputs: {run.sample(fakes)})"

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .python_random import kept_generators
 from .reach import Reach
 
 
 @contextlib.contextmanager
 def untouched(reach: Reach) -> Iterator[None]:
     """Put back every generator and every attribute or list of the user's that the function changed."""
-    torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
     try:
-        yield
+        with kept_generators(reach.drawn):
+            yield
     finally:
-        torch.set_rng_state(torch_state)
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
         reach.restore()
 
 
@@ -36,6 +32,7 @@ def tracing_settings() -> Iterator[None]:
     with (
         sdpa_kernel(SDPBackend.MATH),
         torch.autograd.set_multithreading_enabled(False),
+        torch.autograd.set_detect_anomaly(False),  # it reads values
         torch._dynamo.config.patch(error_on_nested_fx_trace=False),  # run what is under torch.compile as it was written
     ):
         torch.backends.mha.set_fastpath_enabled(False)

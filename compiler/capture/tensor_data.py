@@ -6,15 +6,37 @@ from typing import Any
 
 import torch
 from pfvm.errors import CaptureError
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 
 class TensorDataMode(TorchFunctionMode):
-    """`x.data` becomes x.detach(), and `x.data = y` a copy into x."""
+    """`x.data` becomes x.detach(), and `x.data = y` a copy into x. Notes real tensors that meet the function.
+
+    They are weights that no path leads to; backward() gives them a gradient, which `put_back` takes away again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._real: dict[int, tuple[torch.Tensor, Any]] = {}
+
+    def put_back(self) -> None:
+        """Give real tensors the gradient that they had."""
+        for tensor, gradient in self._real.values():
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
+
+    def _note(self, args: Any) -> None:
+        for value in args:
+            if isinstance(value, (list, tuple)):
+                self._note(value)
+            elif isinstance(value, torch.nn.Parameter) and not isinstance(value, FakeTensor):
+                self._real.setdefault(id(value), (value, value.grad))
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        self._note(args)
         if getattr(func, "__self__", None) is not torch.Tensor.data:
             return func(*args, **(kwargs or {}))
         if func.__name__ == "__get__":

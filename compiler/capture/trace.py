@@ -135,7 +135,8 @@ def _settled(
         if not extra:
             difference = first_difference(first.graph, second.graph)
             if difference is not None:
-                raise CaptureError(f"{difference}: {_CHANGING}")
+                where = line_of_function(function) if difference == "<unknown>" else difference
+                raise CaptureError(f"{where}: {_CHANGING}")
             return first
         states.extend(extra)
     raise CaptureError(f"{line_of_function(function)}: every call reaches other tensors; return those it makes")

@@ -6,6 +6,7 @@ The code is that of the function, of the functions and methods that it names, an
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 import types
@@ -13,9 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from .reach import LIBRARIES, is_structure
+from .python_random import GENERATORS, has_drawn, set_state, state_of
+from .reach import LIBRARIES, is_structure, slots_of
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CHILDREN = ("_modules", "_parameters", "_buffers")
@@ -50,6 +53,19 @@ class _Cell:
         self._cell.cell_contents = value
 
 
+class _Slots:
+    """An object's attributes as a container."""
+
+    def __init__(self, item: Any) -> None:
+        self._item = item
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self._item, key, _GONE)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        setattr(self._item, key, value)
+
+
 @dataclass
 class Watch:
     """Single values, the sizes of containers, and whole contents (container, copy) of a function's surroundings."""
@@ -59,7 +75,12 @@ class Watch:
     contents: list[tuple[str, Any, Any]] = field(default_factory=list)
     tensors: dict[int, list[Watched]] = field(default_factory=dict)
     flags: list[tuple[str, torch.Tensor, bool, int]] = field(default_factory=list)
+    arrays: list[tuple[str, Any, Any, np.ndarray[Any, Any]]] = field(default_factory=list)
+    ambient: tuple[Any, ...] = field(default_factory=lambda: ambient())
+    generators: list[tuple[str, Any, Any]] = field(default_factory=list)
     changed: dict[str, None] = field(default_factory=dict)
+    drawn: list[str] = field(default_factory=list)
+    functions: list[types.FunctionType] = field(default_factory=list)  # methods and what they call
 
     def put_back(self) -> None:
         """Undo what a traced run has changed, and watch that no longer: a compiled call does not change it."""
@@ -72,6 +93,10 @@ class Watch:
             container[:] = copy if isinstance(container, list) else container.clear() or container.update(copy)
             self.contents.remove(entry)
             self.changed[name] = None
+        for name, generator, state in self.generators:
+            if has_drawn(generator, state):
+                set_state(generator, state)
+                self.drawn.append(name)
 
     def hold_tensors(self, used: Sequence[torch.Tensor]) -> None:
         """Watch the tensors that several places hold (tied weights, a module and its optimizer): they stay one."""
@@ -89,6 +114,11 @@ class Watch:
 def hook_count(tensor: Any) -> int:
     """Hooks on a tensor's gradient."""
     return len(tensor._backward_hooks or ()) + len(tensor._post_accumulate_grad_hooks or ())
+
+
+def ambient() -> tuple[Any, ...]:
+    """Settings of torch's that decide what a function computes."""
+    return torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.get_default_dtype()
 
 
 def look(watched: Watched) -> Any:
@@ -161,6 +191,10 @@ class _Walk:
         watched = Watched(path, container, key, value)
         if isinstance(value, torch.Tensor):
             self.watch.tensors.setdefault(id(value), []).append(watched)
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            self.watch.arrays.append((path, container, key, value.copy()))
+        elif isinstance(value, GENERATORS):
+            self.watch.generators.append((path, value, state_of(value)))
         elif is_plain(value) or isinstance(value, _FUNCTIONS) or is_structure(value):
             self.watch.values.append(watched)
             self._follow(value, path)
@@ -182,10 +216,16 @@ class _Walk:
             self._children_of_dict(item, path)
         elif isinstance(item, (list, tuple)):
             self._children_of_list(item, path)
+        elif isinstance(item, (set, frozenset, collections.deque)):
+            for value in item:
+                self._follow(value, path)
         else:
+            for key in slots_of(item):
+                self._edge(_Slots(item), key, getattr(item, key), _join(path, key))
             self._attributes(item, path)
 
     def _children_of_function(self, function: types.FunctionType) -> None:
+        self.watch.functions.append(function)
         globals_of = function.__globals__
         self.found_names |= set(_names(function.__code__))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
@@ -251,7 +291,7 @@ class _Walk:
 
     def _attributes(self, item: Any, path: str) -> None:
         """Attributes of an object, its class or a module of the program's, as far as code names them."""
-        attributes = vars(item)
+        attributes = getattr(item, "__dict__", {})
         for key in sorted(self._names & attributes.keys()):
             if key not in _CHILDREN:
                 self._edge(attributes, key, attributes[key], _join(path, key))

@@ -53,7 +53,13 @@ _LBFGS = (
     "it decides by the values of the loss how often to call its closure: compile the closure (zero_grad, backward) and "
     "call optimizer.step(compiled) in PyTorch, or take another optimizer"
 )
+_ANOMALY = (
+    "it looks at the values of every gradient: leave it out, and run the function itself, not the compiled one, to "
+    "look for NaN"
+)
 PATCHES: tuple[Patch, ...] = (
+    (torch.autograd.set_detect_anomaly, "__init__", _refusal("torch.autograd.set_detect_anomaly", _ANOMALY)),
+    (torch.autograd.detect_anomaly, "__init__", _refusal("torch.autograd.detect_anomaly", _ANOMALY)),
     (normalization, "_cross_map_lrn2d", _Apply),
     (torch.amp.GradScaler, "scale", _scaled),
     (rnn, "pack_padded_sequence", _refusal("pack_padded_sequence", _PADDED)),

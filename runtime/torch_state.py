@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 import torch
-from pfvm.compiler.capture.dtypes import to_numpy, to_torch
+from pfvm.compiler.capture.dtypes import ready_array, to_numpy, to_torch
 from pfvm.compiler.capture.export import Exported
 from pfvm.compiler.capture.fake_swap import SWAP_LOCK
 from pfvm.compiler.capture.reach import ReachedTensor
@@ -23,6 +23,9 @@ def as_array(name: str, value: Any) -> Any:
     """
     if not isinstance(value, torch.Tensor):
         return value
+    array = ready_array(value)
+    if array is not None:
+        return array
     if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
         what = "a meta" if value.device.type == "meta" else "a quantized" if value.is_quantized else f"a {value.layout}"
         raise InputError(f"input {name!r} is {what} tensor; expected a plain one (dense, with values)")

@@ -18,6 +18,7 @@ from .places import Places
 from .resident import Resident
 from .torch_assumptions import StepAssumptions
 from .torch_deferred import OnDevice, can_defer, defer, on_device, store
+from .torch_numbers import NumberFeeds
 
 
 class _Slot:
@@ -44,8 +45,9 @@ class StepState:
         self._resident = resident
         self._slots = [_Slot(name, s, name in exported.updates) for name, s in exported.states.items()]
         self._places = Places([slot.state.place for slot in self._slots])
-        self._numbers = list(exported.numbers.items())
-        self._updates = exported.updates
+        self._updated = [slot for slot in self._slots if slot.is_updated]
+        self._number_feeds = NumberFeeds(resident, exported.updates)
+        self._updated_numbers = [(name, n) for name, n in exported.numbers.items() if name in exported.updates]
         self._cleared = [state.place for state in exported.cleared]
         self._assumptions = StepAssumptions(exported)
         self._optimizers = exported.optimizers
@@ -54,19 +56,29 @@ class StepState:
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """One step; its results by output name. Raises StaleWeightError, and what a call of the executable raises."""
-        with SWAP_LOCK, _generator_kept(self._is_random):
-            numbers = self._assumptions.numbers()
-            state: dict[str, Any] = {}
-            fed = dict(feeds)
-            for slot, tensor in zip(self._slots, self._places.get()):
+        with SWAP_LOCK:
+            if not self._is_random:
+                return self._run(feeds)
+            with _generator_kept():
+                return self._run(feeds)
+
+    def _run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        numbers = self._assumptions.numbers()
+        state: dict[str, Any] = {}
+        fed = dict(feeds)
+        for slot, tensor in zip(self._slots, self._places.get()):
+            values, last = slot.values, slot.tensor
+            if values is not None and last is not None and tensor is last and on_device(last) is values:
+                state[slot.name] = values.array  # as the last call left it
+            else:
                 self._gather(slot, tensor, state, fed)
-            fed.update((name, np.asarray(value)) for name, value in numbers.items())
-            try:
-                results, new = self._resident(fed, state)
-            except BaseException:
-                self._take_back(state)
-                raise
-            self._commit(new)
+        self._number_feeds.add(numbers, fed, state)
+        try:
+            results, new = self._resident(fed, state)
+        except BaseException:
+            self._take_back(state)
+            raise
+        self._commit(new)
         return results
 
     def _gather(self, slot: _Slot, tensor: Any, state: dict[str, Any], feeds: dict[str, Any]) -> None:
@@ -115,14 +127,12 @@ class StepState:
 
     def _take_back(self, state: Mapping[str, Any]) -> None:
         """After a failure: the same values, perhaps in other memory."""
-        for slot in self._slots:
-            if slot.is_updated and slot.values is not None and slot.name in state:
+        for slot in self._updated:
+            if slot.values is not None and slot.name in state:
                 slot.values.array = state[slot.name]
 
     def _commit(self, new: Mapping[str, Any]) -> None:
-        for slot in self._slots:
-            if not slot.is_updated:
-                continue
+        for slot in self._updated:
             array = new[slot.name]
             if slot.values is not None:
                 slot.values.array = array
@@ -130,9 +140,8 @@ class StepState:
                 self._publish(slot, array)
         for optimizer in self._optimizers:
             optimizer._opt_called = True  # type: ignore[attr-defined]  # what a learning rate scheduler asks for
-        for name, number in self._numbers:
-            if name in self._updates:
-                number.place.set(type(number.value)(self._resident.get(new[name]).item()))
+        for name, number in self._updated_numbers:
+            number.place.set(type(number.value)(self._resident.get(new[name]).item()))
         with torch._C.DisableTorchFunctionSubclass():  # to clear a gradient needs no values
             for place in self._cleared:
                 _clear(place)
@@ -152,14 +161,13 @@ class StepState:
 
 
 @contextlib.contextmanager
-def _generator_kept(is_random: bool) -> Iterator[None]:
+def _generator_kept() -> Iterator[None]:
     """A call that fails has drawn no seed."""
-    before = torch.get_rng_state() if is_random else None
+    before = torch.get_rng_state()
     try:
         yield
     except BaseException:
-        if before is not None:
-            torch.set_rng_state(before)
+        torch.set_rng_state(before)
         raise
 
 

@@ -45,15 +45,25 @@ def onnx_dtype(dtype: torch.dtype) -> ir.DataType:
     return _ONNX[dtype]
 
 
+def ready_array(tensor: torch.Tensor) -> np.ndarray[Any, Any] | None:
+    """The values of an ordinary tensor on the CPU, a batch in every call of a step say; None for any other.
+
+    Asking first for all that numpy() may refuse would take longer than the rest.
+    """
+    if type(tensor) is not torch.Tensor or tensor.dtype in _AS_BITS or tensor.requires_grad:
+        return None
+    try:
+        array: np.ndarray[Any, Any] = tensor.numpy()
+    except (TypeError, RuntimeError):  # sparse, quantized, on another device, a conjugate that is not computed yet
+        return None
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """The tensor's values; shares memory with a contiguous CPU tensor."""
-    if type(tensor) is torch.Tensor and tensor.dtype not in _AS_BITS and not tensor.requires_grad:
-        try:  # a batch, in every call of a step: asking first for all that numpy() may refuse would take longer
-            array: np.ndarray[Any, Any] = tensor.numpy()
-        except (TypeError, RuntimeError):  # on another device, or a conjugate that is not computed yet
-            pass
-        else:
-            return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    array = ready_array(tensor)
+    if array is not None:
+        return array
     tensor = tensor.detach()
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()

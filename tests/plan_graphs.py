@@ -7,11 +7,11 @@ use; then `pfvm.export`, then the compiler, as a user does. `graphs()` is what `
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import pathlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ momentum = functools.partial(SGD, lr=0.01, momentum=0.9)
 SMALL: dict[str, Any] = {"size": 16, "steps": 20}
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Net:
     """A net at one batch size, trained for `steps` batches. optimizer: its training step, else its scores.
 
@@ -137,7 +137,7 @@ def _step(net: nn.Module, optimizer: Optimizer, inp: dict[str, torch.Tensor]) ->
     return loss
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Real:
     """One of the models of ../shared/models. recipe: of its inputs, the first one's number is 0."""
 
@@ -212,3 +212,13 @@ GRAPHS: dict[str, Net | Real] = {**CAPTURED, **REAL}
 def shapes(graph: Net | Real) -> dict[str, tuple[int, ...]]:
     """Of the inputs."""
     return {name: np.shape(value) for name, value in graph.feeds.items()}
+
+
+def graphs() -> dict[str, Callable[[], tuple[ir.Model, dict[str, tuple[int, ...]]]]]:
+    """For `pfvm bench --plan`: model and shapes by name. What weights are does not matter to a plan."""
+
+    def make(graph: Net | Real) -> tuple[ir.Model, dict[str, tuple[int, ...]]]:
+        untrained = dataclasses.replace(graph, steps=1) if isinstance(graph, Net) else graph
+        return untrained.model, shapes(untrained)
+
+    return {name: functools.partial(make, graph) for name, graph in GRAPHS.items()}

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 from pfvm.errors import OptionError, PfvmError
 
+from .bench.flags import bench
 from .l3ir import app as l3ir_app
 from .loop import loop
 from .plan import plan as plan_command
@@ -269,53 +270,7 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command()
-def bench(
-    models: Annotated[list[Path], typer.Argument(help="ONNX files; with --train, see there.", show_default=False)],
-    device: Annotated[list[str], typer.Option("--device", help="See `pfvm devices`. Repeatable.")] = ["pfvm:cpu"],  # noqa: B006
-    train: Annotated[
-        bool,
-        typer.Option(
-            "--train",
-            help="Measure training steps: mlp, small, transformer, resnet18, or FILE.py like those in "
-            "tools/bench/baselines; mlp:50: 50 steps in one call; capture: the time to capture a GPT's step. "
-            "--against is then torch, torch.compile or jax.",
-        ),
-    ] = False,
-    steps_per_call: Annotated[
-        int, typer.Option("--steps-per-call", help="With --train: steps in one call, where a yardstick has no :K.")
-    ] = 1,
-    against: Annotated[
-        list[str],
-        typer.Option(
-            "--against",
-            help="onnxruntime, openvino, jax:FILE.py[:FUNCTION], torch:FILE.py:FUNCTION[:ARGUMENT]; a,b. {model} in a "
-            "name is each model's file name without its ending.",
-        ),
-    ] = [],  # noqa: B006
-    json_file: Annotated[Path | None, typer.Option("--json", help="File for all figures.")] = None,
-    plot_file: Annotated[Path | None, typer.Option("--plot", help="SVG file for a bar chart.")] = None,
-    threads: Annotated[
-        list[int], typer.Option("--threads", help="Of every candidate, pinned to as many cores. Repeatable.")
-    ] = [1],  # noqa: B006
-    rounds: Annotated[int, typer.Option("--rounds", help="Turns of each candidate, at least 5.")] = 7,
-    seconds: Annotated[float, typer.Option("--seconds", help="Length of a turn.")] = 0.5,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for loading, and for a turn.")] = 600.0,
-    shape: Shapes = [],  # noqa: B006 - typer copies it
-    seed: Annotated[int, typer.Option("--seed", help="Of made-up inputs.")] = 0,
-    spinning: Annotated[
-        bool, typer.Option("--spinning/--no-spinning", help="Let ONNX Runtime's idle threads spin.")
-    ] = False,
-) -> None:
-    """Measure models on devices and in other engines: one process each, in turns."""
-    from .bench.command import Request
-    from .bench.command import bench as run_bench
-
-    command = ["pfvm", *sys.argv[1:]]
-    run_bench(
-        Request(models, device, against, json_file, threads, rounds, seconds, timeout, shape, seed, spinning, command,
-                plot_file, train, steps_per_call)
-    )  # fmt: skip
+app.command()(bench)
 
 
 @app.command()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from pfvm.tools.run import kind
 from . import capture, machine, training
 from .candidates import Candidate, candidates
 from .engines import Settings
+from .files import write
 from .plot import plot
 from .process import Process
 from .report import print_model, rows
@@ -85,7 +85,7 @@ def bench(request: Request) -> dict[str, Any]:
         capture.print_all(report["capture"])
         _save(report, request)
     if request.plot_file is not None:
-        _write(request.plot_file, plot(report))
+        write(request.plot_file, plot(report))
     failed = [r["candidate"] for m in report["models"] for r in m["results"] if r["error"]]
     if failed:
         raise PfvmError(f"bench: {len(failed)} candidate(s) failed: {', '.join(dict.fromkeys(failed))}; see above")
@@ -123,7 +123,7 @@ def _jobs(request: Request) -> list[tuple[Path, list[Candidate], Request]]:
 
 def _save(report: Mapping[str, Any], request: Request) -> None:
     if request.json_file is not None:
-        _write(request.json_file, json.dumps(report, indent=1) + "\n")
+        write(request.json_file, json.dumps(report, indent=1) + "\n")
 
 
 def _training(
@@ -216,12 +216,3 @@ def _differences(results: Mapping[str, Mapping[str, Any] | None]) -> dict[str, s
             if worst is not None:
                 found.setdefault(name, str(worst))
     return found
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise PfvmError(f"cannot write {path}: {error.strerror or error}") from error

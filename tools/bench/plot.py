@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 _COLORS = ("#2f6fb3", "#d98032", "#5a9e52", "#8a63a8", "#b4483f", "#777777")
-_WIDTH, _LEFT, _RIGHT = 760, 190, 70
+WIDTH, LEFT, RIGHT = 760, 190, 70
 _BAR, _GAP, _TOP = 14, 14, 60
 
 
@@ -16,24 +16,23 @@ def plot(report: Mapping[str, Any]) -> str:
     groups = [(measured, _bars(measured["results"])) for measured in report["models"]]
     labels = list(dict.fromkeys(label for _, bars in groups for label, _, _ in bars))
     longest = max((ratio for _, bars in groups for _, ratio, _ in bars), default=1.0)
-    scale = (_WIDTH - _LEFT - _RIGHT) / longest
+    scale = (WIDTH - LEFT - RIGHT) / longest
     parts, y = [], _TOP
     for measured, bars in groups:
         threads = measured["threads"]
         name = measured["model"].removesuffix(".onnx")
-        parts.append(_text(10, y + 12, name, weight="bold"))
-        parts.append(_text(10, y + 28, f"{threads} thread{'s' if threads > 1 else ''}"))
-        for label, ratio, text in bars:
-            color = _COLORS[labels.index(label) % len(_COLORS)]
-            parts.append(f'<rect x="{_LEFT}" y="{y}" width="{ratio * scale:.1f}" height="{_BAR - 2}" fill="{color}"/>')
-            parts.append(_text(_LEFT + ratio * scale + 4, y + 10, text))
+        parts.append(text(10, y + 12, name, weight="bold"))
+        parts.append(text(10, y + 28, f"{threads} thread{'s' if threads > 1 else ''}"))
+        for label, ratio, said in bars:
+            parts.append(rectangle(LEFT, y, ratio * scale, _BAR - 2, labels.index(label)))
+            parts.append(text(LEFT + ratio * scale + 4, y + 10, said))
             y += _BAR
         y += max(_GAP, 34 - _BAR * len(bars))
-    line = _LEFT + scale
+    line = LEFT + scale
     parts.append(
         f'<line x1="{line:.1f}" x2="{line:.1f}" y1="{_TOP - 6}" y2="{y}" stroke="#444" stroke-dasharray="3 3"/>'
     )
-    return _document(y + 10, [*_legend(labels), _text(10, 20, _title(report), weight="bold"), *parts])
+    return document(y + 10, [*legend(labels), text(10, 20, _title(report), weight="bold"), *parts])
 
 
 def _bars(results: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, str]]:
@@ -61,22 +60,31 @@ def _title(report: Mapping[str, Any]) -> str:
     return f"Latency relative to {base}'s ({report['machine']['cpu']}); ! = noisy"
 
 
-def _legend(labels: Sequence[str]) -> list[str]:
+def rectangle(x: float, y: float, width: float, height: float, color: int) -> str:
+    """In the color of a label's number."""
+    fill = _COLORS[color % len(_COLORS)]
+    return f'<rect x="{x}" y="{y}" width="{width:.1f}" height="{height}" fill="{fill}"/>'
+
+
+def legend(labels: Sequence[str]) -> list[str]:
+    """Colors and their labels, in one line below the title."""
     parts, x = [], 10
     for index, label in enumerate(labels):
-        parts.append(f'<rect x="{x}" y="32" width="10" height="10" fill="{_COLORS[index % len(_COLORS)]}"/>')
-        parts.append(_text(x + 14, 41, label))
+        parts.append(rectangle(x, 32, 10, 10, index))
+        parts.append(text(x + 14, 41, label))
         x += 30 + 7 * len(label)
     return parts
 
 
-def _text(x: float, y: float, text: str, weight: str = "normal") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-weight="{weight}">{escape(text)}</text>'
+def text(x: float, y: float, said: str, weight: str = "normal") -> str:
+    """A line of text that begins at (x, y)."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-weight="{weight}">{escape(said)}</text>'
 
 
-def _document(height: float, parts: Sequence[str]) -> str:
+def document(height: float, parts: Sequence[str]) -> str:
+    """The SVG file."""
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height:.0f}" font-family="sans-serif"'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:.0f}" font-family="sans-serif"'
         ' font-size="11"><rect width="100%" height="100%" fill="white"/>'
     )
     return "\n".join([head, *parts, "</svg>"]) + "\n"

@@ -53,6 +53,10 @@ n (float[2,20,8,8] x) => (float[2,6] y) <float[20,20,3,3] w, float[6,20,1,1] v> 
   e = AveragePool <kernel_shape=[2,2], pads=[0,0,1,1], strides=[2,2]> (d)
   f = Conv (e, v)  g = GlobalAveragePool (f)  y = Flatten (g)
 }}""",
+    "positions of maxima": f"""{HEAD}
+n (float[3,20,8,8] x) => (float[3,20,4,4] y, int64[3,20,4,4] at) {{
+  a = Relu (x)  y, at = MaxPool <kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]> (a)
+}}""",
     "a computed weight": f"""{HEAD}
 n (float[3,5,6,6] x, float[3,7,6,6] g) => (float[7,5,3,3] y) {{
   xt = Transpose <perm=[1,0,2,3]> (x)  gt = Transpose <perm=[1,0,2,3]> (g)

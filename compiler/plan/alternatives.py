@@ -101,6 +101,9 @@ def _fits_cells(node: ir.Node, machine: Machine, limit: int | None) -> bool:
     if convolve.local_kind(node) is None:
         return False
     forms = Forms(machine)
+    if len(node.outputs) > 1:  # positions of maxima count over the whole batch, so that it is not sliced
+        written = sum(words(forms, out, all_images=True) for out in node.outputs)
+        return _fit([words(forms, node.inputs[0], all_images=True), written], machine, limit)
     return _fit([words(forms, value) for value in (node.inputs[0], *node.outputs)], machine, limit)
 
 

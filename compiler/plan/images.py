@@ -47,8 +47,8 @@ def kernel_layout(forms: Forms, node: ir.Node) -> Layout:
     )
 
 
-def words(forms: Forms, value: ir.Value | None) -> int:
-    """Long words of a cell that has a value whole, one image of a batch."""
+def words(forms: Forms, value: ir.Value | None, all_images: bool = False) -> int:
+    """Long words of a cell that has a value whole: one image of a batch, or all that are its own."""
     assert value is not None
-    one = (1, *dims(value)[1:])
-    return forms.matrix(one, device_dtype(value), convolve.CHANNELS, convolve.spatial(value)).num_lw()
+    shape = dims(value) if all_images else (1, *dims(value)[1:])
+    return forms.matrix(shape, device_dtype(value), convolve.CHANNELS, convolve.spatial(value)).num_lw()

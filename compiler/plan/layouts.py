@@ -205,6 +205,8 @@ def _lay_per_channel(work: _Assigner, node: ir.Node, out: ir.Value) -> None:
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         work.operands.lay(node, 2, operand_layout(work.forms, node, 2, layout, device_dtype(out)))
     work.result(out, layout, pad="Dirty")
+    for other in node.outputs[1:]:
+        work.result(other, image_layout(work.forms, other), pad="Dirty")  # the positions of maxima
 
 
 def _reuse(work: _Assigner, node: ir.Node, rule: Rule) -> None:

@@ -52,7 +52,7 @@ def local_kind(node: ir.Node) -> str | None:
     if node.domain or any(len(shape) < 3 or 0 in shape for shape in images):
         return None
     if node.op_type in ("MaxPool", "AveragePool", "LpPool"):
-        return "window" if len(node.outputs) == 1 else None
+        return "window"
     if not is_convolution(node):
         return None
     groups = node.attributes.get_int("group", 1)

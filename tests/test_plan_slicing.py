@@ -13,6 +13,7 @@ from pfvm.compiler.importer import read_model
 from pfvm.compiler.plan.layout import ADDRESS, TIME, Layout
 from pfvm.compiler.plan.machine import load_machine
 from pfvm.compiler.plan.mngraph import INPUT_SPLIT, OUTPUT_CONCAT, declare_moves, values
+from pfvm.compiler.plan.ops.table import rule_of
 from pfvm.compiler.plan.placement import placement_of
 from pfvm.compiler.plan.schedule import schedule
 from pfvm.compiler.plan.schedule.cuts import cuts, slice_layout, timed_layout
@@ -167,4 +168,35 @@ def test_the_emulator_runs_slices(text: str, budget: int, scheduler: str) -> Non
     )
     emulated = EmulatorExecutable(model, exact=True, scheduler=scheduler, sram_budget=budget / 2048)
     for name, value in emulated(feeds).items():
+        assert np.linalg.norm(value - expected[name]) <= 1e-5 * np.linalg.norm(expected[name]), name
+
+
+UPDATE = """
+<ir_version: 10, opset_import: ["" : 20, "test" : 1]>
+update (float[1000,64] w, float[1000,64] g, float step) => (float[1000,64] w_new, float step_new)
+{
+  w_new, step_new = test.Update(w, g, step)
+}
+<domain: "test", opset_import: ["" : 20]>
+Update (w, g, step) => (w_new, step_new)
+{
+  one = Constant<value = float {1.0}>()
+  step_new = Add(step, one)
+  scaled = Div(g, step_new)
+  w_new = Sub(w, scaled)
+}
+"""
+
+
+def test_a_result_without_the_axis_is_computed_by_every_slice() -> None:
+    model = read_model(parse(UPDATE))
+    plan = laid(UPDATE)
+    call = next(node for node in plan.model.graph if node.op_type == "Update")
+    assert rule_of(call).kind == "elementwise"
+    assert schedule(plan.model, plan.machine, sram_budget=12).sliced == 1
+    check_scheduled(plan.model, plan.machine)
+    rng = np.random.default_rng(0)
+    feeds = {v.name: rng.normal(size=v.shape.numpy()).astype(np.float32) for v in model.graph.inputs}
+    expected = OrtExecutable(model)(feeds)
+    for name, value in EmulatorExecutable(model, exact=True, sram_budget=12 / 2048)(feeds).items():
         assert np.linalg.norm(value - expected[name]) <= 1e-5 * np.linalg.norm(expected[name]), name

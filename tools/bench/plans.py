@@ -67,27 +67,30 @@ def bench_plans(request: PlanRequest) -> dict[str, Any]:
     named = [pair for path in request.models for pair in _graphs(path, parse_shapes(request.shapes))]
     if not named:
         raise OptionError("bench --plan: no graphs")
-    rows = []
-    with err().status("planning") as status:
-        for number, (name, make) in enumerate(named, 1):
-            status.update(f"planning {name} ({number} of {len(named)})")
-            graph = make() if callable(make) else make
-            rows.append(measure(name, Graph(*graph), request))
-    report = {
+    report: dict[str, Any] = {
         "command": list(request.command),
         "machine": request.machine,
         "search_steps": request.search_steps,
         "seed": request.seed,
         "pressure": PRESSURE,
-        "graphs": rows,
-        "geometric_means": means(rows),
+        "graphs": [],
+        "geometric_means": {},
     }
+    for number, (name, make) in enumerate(named, 1):
+        graph = make() if callable(make) else make
+        report["graphs"].append(measure(name, Graph(*graph), request))
+        report["geometric_means"] = means(report["graphs"])
+        err().print(f"{number} of {len(named)}: {name}")
+        _save(report, request)  # what there is, should it be stopped
     _print(report)
+    return report
+
+
+def _save(report: Mapping[str, Any], request: PlanRequest) -> None:
     if request.json_file is not None:
         write(request.json_file, json.dumps(report, indent=1) + "\n")
     if request.plot_file is not None:
         write(request.plot_file, plot_plans(report))
-    return report
 
 
 def measure(name: str, graph: Graph, request: PlanRequest) -> dict[str, Any]:

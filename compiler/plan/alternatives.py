@@ -1,8 +1,9 @@
 """Which way round each product goes and which images stay in their cells, by cost: the rules first, then one node after
 the other changed and kept where the whole plan gets cheaper.
 
-Each trial lays the whole graph out, so trials are counted: the nodes that compute most come first, and when TRIALS
-nodes have been laid out the others stay as they are. The time stays linear in the graph.
+All images in their cells, and all convolutions over rows, are tried at once. Then each trial lays the whole graph out,
+so trials are counted: the nodes that compute most come first, and when TRIALS nodes have been laid out the others stay
+as they are. The time stays linear in the graph.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class _Search:
             self._try(self.turned, _names(self.images) | convolved, convolved)
         changed = {*self.products, *self.images, *self.sums}
         for node in (node for node in self.nodes if node in changed):
+            if self.left < len(self.model.graph):
+                break
             name = _names([node])
             if node in self.products:
                 self._try(self.turned ^ name, self.in_cells, self.over_rows)
@@ -79,8 +82,6 @@ class _Search:
         return self.best
 
     def _try(self, turned: set[str], in_cells: set[str], over_rows: set[str]) -> None:
-        if self.left < len(self.model.graph):
-            return
         self.left -= max(len(self.model.graph), 1)
         laid = assign_layouts(self.model.clone(), self.machine, turned, in_cells, over_rows)
         found = cycles(laid, self.costs)

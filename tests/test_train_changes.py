@@ -210,3 +210,27 @@ def test_a_learning_rate_may_be_numpys() -> None:
             step(BATCH)
         found.append([v.detach() for v in model.parameters()])
     assert max(map(relative_error, *found)) < 2e-5
+
+
+shared: dict[str, int] = {"calls": 0}
+
+
+class WithAttribute(nn.Module):
+    """Its attribute has the name of a global that its functions do not look up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = nn.Linear(8, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.shared(x["x"])
+
+
+def test_an_attribute_is_not_the_global_of_its_name() -> None:
+    compiled = pfvm.compile(WithAttribute(), {"x": BATCH["x"]}, freeze=False)
+    expected = compiled({"x": BATCH["x"]})
+    globals()["shared"] = {"calls": 1}
+    try:
+        torch.testing.assert_close(compiled({"x": BATCH["x"]}), expected)
+    finally:
+        globals()["shared"] = {"calls": 0}

@@ -23,6 +23,8 @@ import torch
 from pfvm.compiler.signature import Kind
 from pfvm.errors import CaptureError
 
+from .code_names import global_names, mentioned
+
 LIBRARIES = frozenset({"torch", "numpy", "pfvm", "onnx", "onnx_ir", "builtins"}) | sys.stdlib_module_names
 _LONGEST_CONTAINER = 100_000  # a longer list is data, not structure
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
@@ -244,30 +246,20 @@ def _children_of_function(function: types.FunctionType) -> Iterator[_Child]:
             yield name, cell.cell_contents, *_cell(i)
         except ValueError:  # an empty cell: assigned after the function was made
             continue
-    names = _global_names(function.__code__)
-    for name in names:
+    for name in global_names(function.__code__):
         if name not in function.__globals__:
             continue
         value = function.__globals__[name]
         if not isinstance(value, types.ModuleType):
             yield name, value, *_global(name)
         elif value.__name__.partition(".")[0] not in LIBRARIES:
-            for attribute in names:
+            for attribute in mentioned(function.__code__):
                 if attribute in vars(value):
                     yield f"{name}.{attribute}", vars(value)[attribute], *_global(name, attribute)
     if function.__defaults__:
         yield "", function.__defaults__, lambda f: f.__defaults__
     if function.__kwdefaults__:
         yield "", function.__kwdefaults__, lambda f: f.__kwdefaults__
-
-
-def _global_names(code: types.CodeType) -> list[str]:
-    """Names that the code, or a lambda or inner function in it, looks up, in order of first use."""
-    names = dict.fromkeys(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= dict.fromkeys(_global_names(constant))
-    return list(names)
 
 
 def _children_of_module(module: torch.nn.Module, reach: Reach) -> Iterator[_Child]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from .code_names import global_names, mentioned
 from .python_random import GENERATORS, has_drawn, set_state, state_of
 from .reach import LIBRARIES, is_structure, slots_of
 
@@ -25,6 +26,7 @@ _CHILDREN = ("_modules", "_parameters", "_buffers")
 _NOT_CALLED = frozenset({"__init__", "__new__", "__post_init__", "__repr__", "__str__", "__del__"})
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type)
 _LONGEST = 1000  # entries of a list or dict that are looked at one by one
+_SAMPLE = 4096  # elements of an array
 _GONE = object()
 
 
@@ -116,6 +118,11 @@ def hook_count(tensor: Any) -> int:
     return len(tensor._backward_hooks or ()) + len(tensor._post_accumulate_grad_hooks or ())
 
 
+def sampled(array: Any) -> Any:
+    """Up to some thousand elements of an array, spread over it: data may be large, and is looked at in every call."""
+    return array.flat[:: max(1, array.size // _SAMPLE)] if isinstance(array, np.ndarray) else array
+
+
 def ambient() -> tuple[Any, ...]:
     """Settings of torch's that decide what a function computes."""
     return torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.get_default_dtype()
@@ -192,7 +199,7 @@ class _Walk:
         if isinstance(value, torch.Tensor):
             self.watch.tensors.setdefault(id(value), []).append(watched)
         elif isinstance(value, np.ndarray) and value.dtype != object:
-            self.watch.arrays.append((path, container, key, value.copy()))
+            self.watch.arrays.append((path, container, key, sampled(value)))
         elif isinstance(value, GENERATORS):
             self.watch.generators.append((path, value, state_of(value)))
         elif is_plain(value) or isinstance(value, _FUNCTIONS) or is_structure(value):
@@ -233,7 +240,7 @@ class _Walk:
             value = look(Watched(name, view, None, None))
             if value is not _GONE:
                 self._edge(view, None, value, name)
-        for name in _names(function.__code__):
+        for name in global_names(function.__code__):
             value = globals_of.get(name, _GONE)
             if isinstance(value, types.ModuleType):
                 if not _is_library(value.__name__):
@@ -330,7 +337,7 @@ def _functions_of(value: Any) -> Iterator[types.FunctionType]:
 @functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> tuple[str, ...]:
     """Names and texts in a code and in the functions that it makes."""
-    found = dict.fromkeys(code.co_names)
+    found = dict.fromkeys(mentioned(code))
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             found |= dict.fromkeys(_names(constant))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from pfvm.compiler.capture.export import Exported
 from pfvm.compiler.capture.numbers import NumberGuard
-from pfvm.compiler.capture.watch import Watched, ambient, hook_count, is_alike, is_plain, is_same, look
+from pfvm.compiler.capture.watch import Watched, ambient, hook_count, is_alike, is_plain, is_same, look, sampled
 from pfvm.errors import StaleWeightError, short
 
 
@@ -85,7 +85,7 @@ class StepAssumptions:
                 f"{_named(ambient())}; put `with torch.autocast(…)` inside the function, or compile again"
             )
         for name, container, key, array in self._surroundings.arrays:
-            if not np.array_equal(container[key], array, equal_nan=array.dtype.kind in "fc"):
+            if not np.array_equal(sampled(container[key]), array, equal_nan=array.dtype.kind in "fc"):
                 raise StaleWeightError(
                     f"array {name!r} was changed after the compile, and the graph holds what it was; pass it in, keep "
                     "it in a tensor, or compile again"

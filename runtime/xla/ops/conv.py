@@ -23,7 +23,7 @@ from pfvm.runtime.xla.layouts import (
     plain,
     plus_channels,
 )
-from pfvm.runtime.xla.ops.conv_products import product_for
+from pfvm.runtime.xla.ops.conv_products import depthwise_gradient, product_for
 from pfvm.runtime.xla.ops.conv_shifted import shifted_convolution
 from pfvm.runtime.xla.ops.windows import Window, check_fits, read_window
 from pfvm.runtime.xla.registry import register
@@ -98,6 +98,10 @@ def convolve(
     `accumulate` is the result type where it differs, `prepared`: what follows from the kernel alone is computed at load
     time, `swapped`: the batch stands in the place of the channels.
     """
+    if accumulate is None and group > 1 and swapped:
+        gradient = depthwise_gradient(data, kernel, window, group)
+        if gradient is not None:
+            return gradient
     if accumulate is None and _is_shifted((kernel.shape[-1], kernel.shape[-2], *kernel.shape[:-2]), group):
         return shifted_convolution(data, kernel, window, group)
     if accumulate is None and group == 1:
@@ -161,15 +165,28 @@ def _kept_results(ctx: Context, node: ir.Node, size: Sequence[int]) -> list[int]
 
 
 def _is_swapped(node: ir.Node) -> bool:
-    """Are the first two axes of both operands exchanged before, as in the gradient of a kernel?"""
-    for value in node.inputs[:2]:
-        turn = None if value is None else value.producer()
-        if turn is None or turn.op_type != "Transpose" or turn.domain not in ("", "ai.onnx"):
-            return False
-        order = turn.attributes.get_ints("perm", ()) or ()
-        if list(order) != [1, 0, *range(2, len(order))]:
-            return False
-    return True
+    """Does the batch stand in the place of the channels, as in the gradient of a kernel?"""
+    return all(_turn(v) == [1, 0] for v in node.inputs[:2]) or (
+        node.attributes.get_int("group", 1) > 1
+        and [_turn(_reshaped(v)) for v in node.inputs[:2]] == [[2, 1, 0], [1, 2, 0]]
+    )
+
+
+def _turn(value: ir.Value | None) -> list[int] | None:
+    """The order in which a Transpose puts the first axes; the others stay."""
+    turn = None if value is None else value.producer()
+    if turn is None or turn.op_type != "Transpose" or turn.domain not in ("", "ai.onnx"):
+        return None
+    order = list(turn.attributes.get_ints("perm", ()) or ())
+    while order and order[-1] == len(order) - 1:
+        order.pop()
+    return order
+
+
+def _reshaped(value: ir.Value | None) -> ir.Value | None:
+    """What a Reshape reads."""
+    node = None if value is None else value.producer()
+    return node.inputs[0] if node is not None and node.op_type == "Reshape" else None
 
 
 def spatial_first(w: Any) -> Any:

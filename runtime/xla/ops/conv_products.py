@@ -80,13 +80,8 @@ def _swapped(function: Callable[..., Any], x: Any, w: Any, geometry: Any) -> Any
 
 def _results_product(x: Any, dy: Any, window: Window) -> Any:
     """What each position of the results sums up, side by side, times `dy`: O, C, results."""
-    results = window.output_size(x.shape[1:-1])
-    views = Window(results, window.dilations, window.strides, ((0, 0),) * len(results))
-    reach = [
-        (r - 1) * s + (k - 1) * d + 1 for r, s, k, d in zip(results, window.strides, window.kernel, window.dilations)
-    ]
-    ends = [(a, length - size - a, 0) for size, (a, _), length in zip(x.shape[1:-1], window.pads, reach)]
-    padded = materialized(lax.pad(x, np.zeros((), x.dtype), ((0, 0, 0), *ends, (0, 0, 0))))
+    padded, views = _padded_for_results(x, window)
+    results = views.kernel
     rows = [views.shifted(padded, tap, first=1).reshape(-1, x.shape[-1]) for tap in views.taps()]
     columns = dy.reshape(-1, dy.shape[-1])
     if columns.shape[0] < columns.shape[1]:  # more results than operands: these are put in the results' order
@@ -95,6 +90,36 @@ def _results_product(x: Any, dy: Any, window: Window) -> Any:
         rows = [jnp.concatenate(rows, -1)]
     products = [_transposed_product(columns, part) for part in rows]
     return jnp.moveaxis(jnp.concatenate(products, -1).reshape(-1, *results, x.shape[-1]), -1, 1)
+
+
+def depthwise_gradient(x: Any, w: Any, window: Window, group: int) -> Any | None:
+    """The gradient of a kernel with one channel a group: 1, spatial, g·N and spatial, N, O → 1, results, O; None where
+    it is not one, or has many results.
+
+    Each result is a product and a sum over the images. As the convolution that it is in the model, with as many terms
+    as the image has places, each a piece of code, it takes twice as long to compile.
+    """
+    results = window.output_size(x.shape[1:-1])
+    few = 0 < math.prod(results) <= _FEW_RESULTS and x.shape[0] == 1
+    if traced_platform() != "cpu" or x.dtype not in (np.float32, np.float64) or not few:
+        return None
+    _, *size, _ = x.shape
+    data = jnp.moveaxis(x.reshape(*size, group, -1), -1, 0)  # N, spatial, g
+    dy = jnp.moveaxis(w, -2, 0)
+    padded, views = _padded_for_results(jnp.repeat(data, w.shape[-1] // group, -1), window)
+    sums = [jnp.sum(views.shifted(padded, tap, first=1) * dy, tuple(range(dy.ndim - 1))) for tap in views.taps()]
+    return jnp.stack(sums).reshape(1, *results, -1)
+
+
+def _padded_for_results(x: Any, window: Window) -> tuple[Any, Window]:
+    """N, spatial, C with the edges that the results of a kernel's gradient read, and the window of their positions."""
+    results = window.output_size(x.shape[1:-1])
+    reach = [
+        (r - 1) * s + (k - 1) * d + 1 for r, s, k, d in zip(results, window.strides, window.kernel, window.dilations)
+    ]
+    ends = [(a, n - size - a, 0) for size, (a, _), n in zip(x.shape[1:-1], window.pads, reach)]
+    padded = materialized(lax.pad(x, np.zeros((), x.dtype), ((0, 0, 0), *ends, (0, 0, 0))))
+    return padded, Window(results, window.dilations, window.strides, ((0, 0),) * len(results))
 
 
 def _interleaved(parts: list[Any]) -> Any:

@@ -70,7 +70,7 @@ def partial() -> Any:
             [f"global_nets.parts.{p}.{k}" for p in ("0", "1.0") for k in ("weight", "bias")],
         ),
         (partial, ["0.weight", "0.bias"]),
-        (lambda: lambda x: x + slotted.hidden, ["tensor_0"]),  # only the trace can see into __slots__
+        (lambda: lambda x: x + slotted.hidden, ["slotted.hidden"]),
     ],
 )
 def test_state_is_found(make: Any, names: list[str]) -> None:

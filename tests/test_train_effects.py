@@ -74,6 +74,18 @@ def test_what_python_would_change_is_named_and_left_as_it_is() -> None:
     assert (model.calls, model.log, model.history, count) == (0, {}, [], 0)
 
 
+def test_a_hook_that_a_step_registers_is_named_and_does_not_stay() -> None:
+    layer = nn.Linear(8, 4)
+
+    def step(x: Any) -> Any:
+        layer.register_forward_hook(lambda *_: None)
+        return layer(x)
+
+    with pytest.warns(PythonEffectWarning, match="_forward_hooks"):
+        pfvm.compile(step, BATCH["x"])
+    assert not layer._forward_hooks
+
+
 def test_an_ordinary_step_warns_of_nothing() -> None:
     model = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.Dropout(0.1), nn.Linear(6, 4))
     optimizer = O.Adam(model.parameters())

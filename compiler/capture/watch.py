@@ -92,7 +92,7 @@ class Watch:
             self.changed[watched.name] = None
         for entry in [c for c in self.contents if c[1] != c[2]]:
             name, container, copy = entry
-            container[:] = copy if isinstance(container, list) else container.clear() or container.update(copy)
+            _refill(container, copy)
             self.contents.remove(entry)
             self.changed[name] = None
         for name, generator, state in self.generators:
@@ -111,6 +111,15 @@ class Watch:
         for name, tensor in tensors:
             if isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad):
                 self.flags.append((name, tensor, tensor.requires_grad, hook_count(tensor)))
+
+
+def _refill(container: Any, copy: Any) -> None:
+    """A list or a dict has again what `copy` has."""
+    container.clear()
+    if isinstance(container, list):
+        container += copy
+    else:
+        container.update(copy)
 
 
 def hook_count(tensor: Any) -> int:

@@ -19,7 +19,7 @@ from .machine import Machine
 from .mngraph import DOWNLOAD, GATHERED, INPUT_SPLIT, LAYOUT_SWITCH, OUTPUT_CONCAT, REFILL, REUSES, UPLOAD
 from .ops import contract, convolve, reduce, reuse
 from .ops.table import rule_of, size
-from .placement import DRAM, IMMEDIATE, Placement, find_placement, placement_of
+from .placement import IMMEDIATE, Placement, find_placement, is_in_dram, placement_of
 from .tree import Cost, Tree
 
 MATRIX, MATRIX_LOAD, VECTOR, LOCAL = "matrix", "matrix load", "vector", "local"
@@ -244,12 +244,7 @@ class CostModel:
 def streamed(node: ir.Node) -> list[ir.Value]:
     """The operands that a node reads from DRAM itself; all others come to a local memory first."""
     found = (node.inputs[i] for i in rule_of(node).reads_dram(node))
-    return [value for value in found if value is not None and _is_in_dram(value)]
-
-
-def _is_in_dram(value: ir.Value) -> bool:
-    placement = find_placement(value)
-    return placement is not None and placement.location == DRAM
+    return [value for value in found if value is not None and is_in_dram(value)]
 
 
 def _first(node: ir.Node) -> ir.Value:

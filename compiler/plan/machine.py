@@ -15,6 +15,9 @@ from typing import Literal
 import pydantic
 from pfvm.errors import OptionError, did_you_mean
 
+from .placement import DRAM
+from .subaxes import LANE, TIME
+
 
 class _Table(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -142,10 +145,10 @@ class Machine(_Table):
         for level in used:
             if level not in known:
                 raise ValueError(f"level {level!r} is none of {', '.join(names)}")
-        if {"W", "Time"} & known:
-            raise ValueError("W (lanes) and Time are words of layouts, not names of levels")
-        if not self.local_memories or not any(memory.name == "DRAM" for memory in self.memories):
-            raise ValueError(f"a machine has a memory DRAM and one or more memories at {names[-1]!r}")
+        if {LANE, TIME} & known:
+            raise ValueError(f"{LANE} (lanes) and {TIME} are words of layouts, not names of levels")
+        if not self.local_memories or not any(memory.name == DRAM for memory in self.memories):
+            raise ValueError(f"a machine has a memory {DRAM} and one or more memories at {names[-1]!r}")
         return self
 
     @functools.cached_property

@@ -67,6 +67,12 @@ def find_placement(value: ir.Value) -> Placement | None:
     return placement if isinstance(placement, Placement) else None
 
 
+def is_in_dram(value: ir.Value) -> bool:
+    """Has the value a placement, and that in DRAM?"""
+    placement = find_placement(value)
+    return placement is not None and placement.location == DRAM
+
+
 def place(value: ir.Value, placement: Placement) -> None:
     """Sets a value's placement."""
     value.meta[KEY] = placement

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pydantic
 from pfvm.errors import OptionError, did_you_mean
 
-SCHEDULERS = ("always_from_dram", "reuse_consecutive", "spill_opt", "auto_recompute_sa")
+Scheduler = Literal["always_from_dram", "reuse_consecutive", "spill_opt", "auto_recompute_sa"]
+SCHEDULERS: tuple[Scheduler, ...] = get_args(Scheduler)
 
 
 class PlanOptions(pydantic.BaseModel):
@@ -17,7 +18,7 @@ class PlanOptions(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     machine: str = pydantic.Field("mncore2", description="a machine that is shipped, or a TOML file")
-    scheduler: Literal["always_from_dram", "reuse_consecutive", "spill_opt", "auto_recompute_sa"] = pydantic.Field(
+    scheduler: Scheduler = pydantic.Field(
         "reuse_consecutive", description="how order, spills and recomputation are chosen"
     )
     float_dtype: Literal["float", "mixed", "half"] = pydantic.Field(

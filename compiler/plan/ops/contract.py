@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 from pfvm.compiler.plan.mngraph import OVER_ROWS
-from pfvm.compiler.plan.placement import DRAM, find_placement
+from pfvm.compiler.plan.placement import is_in_dram
 
 from .table import PadNeed, Rule, dims, size
 
@@ -80,14 +80,9 @@ def reads_dram(node: ir.Node) -> tuple[int, ...]:
     """Weight and bias, where they are the graph's own or lie in DRAM: streamed to the matrix units from there."""
     found = []
     for i, value in enumerate(node.inputs):
-        if i and value is not None and (value.is_initializer() or value.is_graph_input() or _is_in_dram(value)):
+        if i and value is not None and (value.is_initializer() or value.is_graph_input() or is_in_dram(value)):
             found.append(i)
     return tuple(found)
-
-
-def _is_in_dram(value: ir.Value) -> bool:
-    placement = find_placement(value)
-    return placement is not None and placement.location == DRAM
 
 
 def _product_flops(node: ir.Node) -> int:

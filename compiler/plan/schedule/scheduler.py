@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import onnx_ir as ir
 from pfvm.compiler.plan.cost import CostModel
@@ -14,6 +13,7 @@ from pfvm.compiler.plan.mngraph import GATHERED
 from pfvm.compiler.plan.ops import contract
 from pfvm.compiler.plan.ops.table import rule_of
 from pfvm.compiler.plan.placement import placement_of
+from pfvm.compiler.plan.plan_options import SCHEDULERS, Scheduler
 from pfvm.compiler.plan.timeline import length, timeline
 from pfvm.errors import OptionError, UnsupportedOpError, describe_node, did_you_mean
 
@@ -25,8 +25,6 @@ from .reading import NodeCycles, Reading, StreamedInputs, read_problem
 from .search import Found, auto_recompute_sa, spill_opt
 from .simulation import Policy, Simulation, Step, Unschedulable
 from .slicing import slice_in_time, view_of
-
-Scheduler = Literal["always_from_dram", "reuse_consecutive", "spill_opt", "auto_recompute_sa"]
 
 
 @dataclass(frozen=True)
@@ -74,11 +72,9 @@ def schedule(
     running beside compute, by the machine's cost model.
     Raises OptionError for a bad option and UnsupportedOpError, naming the node, where one does not fit.
     """
-    if scheduler not in get_args(Scheduler):
-        known = ", ".join(get_args(Scheduler))
-        raise OptionError(
-            f"no scheduler {scheduler!r}{did_you_mean(scheduler, get_args(Scheduler))}; there are {known}"
-        )
+    if scheduler not in SCHEDULERS:
+        near = did_you_mean(scheduler, SCHEDULERS)
+        raise OptionError(f"no scheduler {scheduler!r}{near}; there are {', '.join(SCHEDULERS)}")
     begun = time.perf_counter()
     limit = local_limit(machine, sram_budget)
     streams = streams or streamed_inputs

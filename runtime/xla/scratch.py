@@ -33,9 +33,8 @@ def keep_memory_of(compiled: jax.stages.Compiled) -> None:
     """From now on the memory for this program's temporary values stays with the process when a call has ended."""
     global _kept
     analysis = compiled.memory_analysis()
-    wanted = (
-        2 * analysis.temp_size_in_bytes if analysis is not None else 0
-    )  # what lies beside it may not stand in its way
+    # Twice, so that what lies beside it does not stand in its way.
+    wanted = 2 * analysis.temp_size_in_bytes if analysis is not None else 0
     if not 2 * _LEAST <= wanted <= _MOST or any(name in os.environ for name in _USERS_OWN):
         return
     with _lock:

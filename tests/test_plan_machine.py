@@ -64,6 +64,7 @@ def test_an_ambiguous_figure_that_the_file_does_not_have_is_an_error():
         ("rate = 12.0", "rates = 12.0", r"paths.0.rate: Field required"),
         ('level = "Core"\nsize', 'level = "Nest"\nsize', "level 'Nest' is none of Chip, Tile, Core"),
         ('name = "SRAM"\nlevel = "Core"', 'name = "SRAM"\nlevel = "Tile"', "one or more memories at 'Core'"),
+        ('level = "Core"\nload', 'level = "Chip"\nload', "matrix units, so that 'Chip' is indexed"),
         ('name = "pond"', "name = pond", "not TOML"),
         ('name = "Tile"', 'name = "W"', "level"),
     ],

@@ -47,8 +47,7 @@ def partial_sums(node: ir.Node, machine: Machine, lanes: int) -> Sums:
     apart = [sub for sub in dealt if sub.level not in reduced]
     shared = math.prod(sub.size for sub in dealt if sub.level in reduced)
     room = shared * _room(parts.rows, outer) * _room(parts.column, outer) * parts.results
-    names = list(machine.index_levels)
-    cells = [SubAxis(machine.index_levels[name], name) for name in names[names.index(unit) + 1 :]]
+    cells = [SubAxis(machine.index_levels[name], name) for name in machine.levels_inside_matrix]
     words = -(-room // (lanes * math.prod(sub.size for sub in cells)))
     axis = (*apart, SubAxis(words), SubAxis(lanes, LANE), *cells)
     return Sums(Layout((math.prod(sub.size for sub in axis),), (axis,)), frozenset(reduced), frozenset(crossed))
@@ -96,8 +95,7 @@ def _layout(value: ir.Value | None) -> Layout:
 
 def _outer(machine: Machine) -> tuple[str, ...]:
     """The levels down to the matrix units."""
-    names = list(machine.index_levels)
-    return tuple(names[: names.index(machine.matrix_unit.level) + 1])
+    return (*machine.levels_outside_matrix, machine.matrix_unit.level)
 
 
 def _room(axis: Axis, levels: tuple[str, ...]) -> int:

@@ -33,20 +33,11 @@ class CostModel:
         self.machine = machine
         self.tree = Tree(machine)
         self._forms = Forms(machine)
-        self.download = functools.cache(self._download)
-        self.upload = functools.cache(self._upload)
+        self.download, self.upload = self.tree.download, self.tree.upload
         self.copy = functools.cache(self._copy)
         self.switch = functools.cache(self._switch)
 
     # ---- moves
-
-    def _download(self, layout: Layout, dtype: str) -> Cost:
-        """DRAM → local memory of a value that keeps its layout."""
-        return self.tree.download(layout, dtype)
-
-    def _upload(self, layout: Layout, dtype: str) -> Cost:
-        """Local memory → DRAM."""
-        return self.tree.upload(layout, dtype)
 
     def _copy(self, layout: Layout) -> Cost:
         """One local memory → the other: a long word per cycle and cell."""
@@ -160,7 +151,7 @@ class CostModel:
         data, out = placement_of(_first(node)), placement_of(node.outputs[0])
         axes = contract.product(node)
         levels = {sub.level for sub in data.layout.axes[axes.data_column] if sub.size > 1}
-        above = self._above_matrix()
+        above = self.machine.levels_outside_matrix
         reduced = {level for level in levels if level in above or level == self.machine.matrix_unit.level}
         return self._matrix(node) + self._tree_sum(self._partial_product(out, above), out.layout, self._sum_dtype(),
                                                    out.dtype, reduced)  # fmt: skip
@@ -181,11 +172,8 @@ class CostModel:
 
     def _partial_product(self, out: Placement, above: tuple[str, ...]) -> Layout:
         """The partial sums of each matrix unit: all columns, of the rows that its cell has."""
-        names = list(self.machine.index_levels)
-        level = self.machine.matrix_unit.level
-        inside = names[names.index(level) + 1 :] if level in names else names
         lanes = self.machine.lanes(self._sum_dtype())
-        cells = [SubAxis(self.machine.index_levels[name], name) for name in inside]
+        cells = [SubAxis(self.machine.index_levels[name], name) for name in self.machine.levels_inside_matrix]
         room = math.prod(sub.size for sub in out.layout.subaxes if sub.level not in above)
         words = -(-room // (lanes * math.prod(sub.size for sub in cells)))
         rows = [sub for sub in out.layout.subaxes if sub.level in above]
@@ -196,11 +184,6 @@ class CostModel:
         """Products are summed in Float where the machine has it."""
         return "Float" if "Float" in self.machine.dtypes else next(iter(self.machine.dtypes))
 
-    def _above_matrix(self) -> tuple[str, ...]:
-        names = list(self.machine.index_levels)
-        level = self.machine.matrix_unit.level
-        return tuple(names[: names.index(level)]) if level in names else ()
-
     def _matrix(self, node: ir.Node) -> Cost:
         """Multiply-adds of the padded product on the matrix units that have a part of it, and loading the weight."""
         data, weight = placement_of(_first(node)), placement_of(node.inputs[1])  # type: ignore[arg-type]
@@ -208,12 +191,12 @@ class CostModel:
         mode = unit.modes.get(weight.dtype) or unit.modes[self._sum_dtype()]
         if GATHERED in node.metadata_props or not contract.is_local(node):
             out = placement_of(node.outputs[0])
-            units = math.prod(self.tree.used(out.layout, level) for level in self._above_matrix())
-            units *= self.machine.index_levels.get(unit.level, 1)
+            units = math.prod(self.tree.used(out.layout, level) for level in self.machine.levels_outside_matrix)
+            units *= self.machine.index_levels[unit.level]
             room = out.layout.stored_elements() / max(size(node.outputs[0]), 1)
             products = rule_of(node).flops(node) / 2 * room
         else:
-            levels = (*self._above_matrix(), unit.level)
+            levels = (*self.machine.levels_outside_matrix, unit.level)
             units = math.prod(self.tree.used(data.layout, level) for level in levels)
             column = weight.layout.padded_shape[contract.product(node).weight_column]
             products = data.layout.stored_elements() * column

@@ -19,11 +19,9 @@ class Forms:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        names = list(machine.index_levels)
-        inside = names.index(machine.matrix_unit.level)
-        self.row_levels = tuple(names[:inside])
-        self.column_levels = (names[inside],)
-        self.block_levels = tuple(names[inside + 1 :])
+        self.row_levels = machine.levels_outside_matrix
+        self.column_levels = (machine.matrix_unit.level,)
+        self.block_levels = machine.levels_inside_matrix
         self.lanes = max(dtype.lanes for dtype in machine.dtypes.values())
         self._filled = functools.cache(self._new_filled)
         self._matrix = functools.cache(self._new_matrix)

@@ -145,6 +145,8 @@ class Machine(_Table):
         for level in used:
             if level not in known:
                 raise ValueError(f"level {level!r} is none of {', '.join(names)}")
+        if self.matrix_unit.level not in self.index_levels:
+            raise ValueError(f"layouts deal products over matrix units, so that {self.matrix_unit.level!r} is indexed")
         if {LANE, TIME} & known:
             raise ValueError(f"{LANE} (lanes) and {TIME} are words of layouts, not names of levels")
         if not self.local_memories or not any(memory.name == DRAM for memory in self.memories):
@@ -160,6 +162,18 @@ class Machine(_Table):
             if level.indexed:
                 result[level.name], carried = carried, 1
         return result
+
+    @functools.cached_property
+    def levels_outside_matrix(self) -> tuple[str, ...]:
+        """The index levels whose cells have matrix units, outermost first: L2B and L1B."""
+        names = tuple(self.index_levels)
+        return names[: names.index(self.matrix_unit.level)]
+
+    @functools.cached_property
+    def levels_inside_matrix(self) -> tuple[str, ...]:
+        """The index levels of which a matrix unit has several cells: PE."""
+        names = tuple(self.index_levels)
+        return names[names.index(self.matrix_unit.level) + 1 :]
 
     @functools.cached_property
     def local_memories(self) -> tuple[Memory, ...]:

@@ -199,8 +199,7 @@ def _check_product(node: ir.Node, inputs: Operands, out: Held, machine: Machine)
     data, weight = inputs[0], inputs[1]
     assert data is not None and weight is not None
     axes = contract.product(node)
-    names = list(machine.index_levels)
-    inside = set(names[names.index(machine.matrix_unit.level) + 1 :])
+    inside = set(machine.levels_inside_matrix)
     if weight.placement.location != DRAM:
         pairs: list[tuple[int | None, int | None]] = [(axis, i) for i, axis in enumerate(axes.weight_axes)]
         known = {axis for axis in axes.weight_axes if axis is not None}

@@ -26,8 +26,7 @@ def check_convolution(node: ir.Node, inputs: Operands, out: Held, machine: Machi
     assert data is not None and weight is not None
     _check_whole(node, data)
     _check_whole(node, out)
-    names = list(machine.index_levels)
-    inside = set(names[names.index(machine.matrix_unit.level) + 1 :])
+    inside = set(machine.levels_inside_matrix)
     axes = convolve.kernel(node)
     met: list[tuple[int | None, int | None]] = [(convolve.CHANNELS, axes.contracted), (0, None), (None, axes.column)]
     level = never_meet(data.layout, weight.layout, met, machine, inside)

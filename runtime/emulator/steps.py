@@ -116,11 +116,11 @@ def _cell_arithmetic(node: ir.Node, rule: Rule, arithmetic: Arithmetic, inputs: 
     source = inputs[0] if inputs else None
     if source is None or arithmetic.exact or rule.kind not in ("contract", "convolve", "reduce"):
         return None
-    levels = list(arithmetic.machine.index_levels)
+    machine = arithmetic.machine
     if rule.kind == "reduce":
-        axes = reduce.reduced_axes(node)
+        axes, levels = reduce.reduced_axes(node), machine.index_levels
         return CellArithmetic(arithmetic, reduced={axis: cell_parts(source.layout, axis, levels) for axis in axes})
-    outer = levels[: levels.index(arithmetic.machine.matrix_unit.level) + 1]
+    outer = (*machine.levels_outside_matrix, machine.matrix_unit.level)
     if rule.kind == "convolve":
         return CellArithmetic(arithmetic, contracted=_channels_of_taps(node, source, outer))
     return CellArithmetic(arithmetic, contracted=cell_parts(source.layout, contract.product(node).data_column, outer))

@@ -2,7 +2,7 @@
 
 apply.py        the walk, and which models it is for      columns.py         windows of an image as a matrix
 convolution.py  convolutions by weights that change       input_gradient.py  transposed ones, likewise
-readers.py      what follows a convolution                relu_gradient.py   the gradient of Relu
+readers.py      what follows a node                       relu_gradient.py   the gradient of Relu
 scaled_sums.py  the updates of optimizers                 branches.py       a selection by one number
 negative_log_likelihood.py  the loss of classifiers
 

@@ -1,8 +1,8 @@
-"""What follows a convolution and is part of it: outputs that are left out, and a Transpose back."""
+"""What follows a node and becomes part of it: Slices that leave outputs out, a Transpose back, arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
 from pfvm.passes.rewriter import Rewriter
@@ -11,7 +11,7 @@ from pfvm.passes.view import constant
 
 def swapping_reader(node: ir.Node, rw: Rewriter) -> ir.Node | None:
     """The Transpose of the first two axes that alone reads the node's output."""
-    reader = _only_reader(node, "Transpose", rw)
+    reader = only_reader(node, ("Transpose",), rw)
     if reader is None:
         return None
     perm = list(rw.view(reader).attr("perm") or ())
@@ -21,21 +21,23 @@ def swapping_reader(node: ir.Node, rw: Rewriter) -> ir.Node | None:
 def kept_outputs(node: ir.Node, sizes: list[int], rw: Rewriter) -> tuple[ir.Node, list[int]]:
     """The last of the Slices that cut spatial axes at the end, or the node itself, and the sizes that remain."""
     while True:
-        reader = _only_reader(node, "Slice", rw)
-        kept = _kept(reader, sizes) if reader is not None else None
+        reader = only_reader(node, ("Slice",), rw)
+        kept = None
+        if reader is not None and reader.inputs[0] is node.outputs[0]:
+            kept = _kept(reader, sizes)
         if reader is None or kept is None:
             return node, sizes
         node, sizes = reader, kept
 
 
-def _only_reader(node: ir.Node, op_type: str, rw: Rewriter) -> ir.Node | None:
-    """The node that alone reads this one's output, where it is this operator on it."""
+def only_reader(node: ir.Node, op_types: Collection[str], rw: Rewriter) -> ir.Node | None:
+    """The node that alone reads this one's output, once and in the same graph, where it is one of these operators."""
     out = node.outputs[0]
     uses = list(out.uses())
-    if len(uses) != 1 or out.is_graph_output() or uses[0].idx != 0:
+    if len(uses) != 1 or out.is_graph_output():
         return None
     reader = uses[0].node
-    return reader if reader.op_type == op_type and rw.is_standard(reader) and reader.graph is node.graph else None
+    return reader if reader.op_type in op_types and rw.is_standard(reader) and reader.graph is node.graph else None
 
 
 def _kept(node: ir.Node, sizes: Sequence[int]) -> list[int] | None:

@@ -83,7 +83,10 @@ def _checked_state(model: ir.Model) -> list[StateEntry]:
                 f"optimizer state {entry.name!r} has no output that updates it; name one in 'output'"
             )
     if not any(entry.output for entry in state):
-        raise InvalidModelError("no state of the model has an output that updates it: this is not a training step")
+        raise InvalidModelError(
+            "no state of the model has an output that updates it: this is not a training step; make one of it with "
+            "pfvm grad, or export a function that steps an optimizer"
+        )
     updates = [entry.output for entry in state if entry.output]
     twice = sorted({name for name in updates if updates.count(name) > 1})
     if twice:

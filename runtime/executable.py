@@ -178,7 +178,10 @@ def _check_tensor(spec: TensorSpec, value: Any, sizes: dict[str, tuple[int, str]
         raise InputError(f"{where}: expected rank {len(spec.shape)} ({spec}), got shape {list(array.shape)}")
     for axis, (dim, size) in enumerate(zip(spec.shape, array.shape)):
         if isinstance(dim, int) and dim != size:
-            raise InputError(f"{where}: dim {axis} must be {dim} ({spec}), got shape {list(array.shape)}")
+            raise InputError(
+                f"{where}: dim {axis} must be {dim} ({spec}), got shape {list(array.shape)}; a dim that varies must be "
+                "left open when the model is made (dynamic in pfvm.compile, --dynamic in pfvm export)"
+            )
         if isinstance(dim, str):
             first, owner = sizes.setdefault(dim, (size, where))
             if first != size:

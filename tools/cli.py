@@ -185,7 +185,10 @@ def grad(
     class_axis: Annotated[int, typer.Option("--class-axis", help="Of the output, for cross_entropy.")] = 1,
     shape: Shapes = [],  # noqa: B006
 ) -> None:
-    """Make a training step from an inference model: forward, backward and optimizer in one ONNX file."""
+    """Make a training step from an inference model.
+
+    Forward, backward and optimizer are one ONNX file; `pfvm loop` makes several steps of it.
+    """
     from .grad import grad as make_step
 
     settings = {
@@ -255,7 +258,9 @@ def check(
     custom_ops_lib: CustomOps = None,
     sample: Annotated[str, typer.Option("--sample", help="Of a function: its example inputs in the file.")] = "sample",
 ) -> None:
-    """Tell whether two models, one on two devices, or a PyTorch function and its graph are equal; exit with 1 if not.
+    """Tell whether two models are equal; exit with 1 if not.
+
+    Or one model on two devices, or a PyTorch function and its graph.
 
     With --nodes on mncore2:emu, every step from PyTorch to the emulator's rounding is compared value by value.
     """

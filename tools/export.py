@@ -34,7 +34,7 @@ def load_function(target: str, sample: str) -> tuple[Any, Any]:
         raise OptionError(f"{target!r}: expected FILE.py:FUNCTION")
     module = _load(Path(file))
     function = _attribute(module, file, name)
-    example = _attribute(module, file, sample)
+    example = _attribute(module, file, sample, "; --sample names the example inputs, or a function that makes them")
     return function, example() if callable(example) else example
 
 
@@ -50,12 +50,13 @@ def parse_dynamic(texts: Iterable[str]) -> dict[str, dict[int, str]]:
     return found
 
 
-def _attribute(module: ModuleType, file: str, dotted: str) -> Any:
+def _attribute(module: ModuleType, file: str, dotted: str, hint: str = "") -> Any:
     found: Any = module
     for part in dotted.split("."):
         if not hasattr(found, part):
             names = [n for n in vars(module) if not n.startswith("_")]
-            raise OptionError(f"{file} has no {dotted!r}{did_you_mean(dotted, names)}; it has: {', '.join(names)}")
+            has = f"it has: {', '.join(names)}"
+            raise OptionError(f"{file} has no {dotted!r}{did_you_mean(dotted, names)}; {has}{hint}")
         found = getattr(found, part)
     return found
 

@@ -14,7 +14,10 @@ def loop(
     steps: Annotated[int, typer.Option("-k", "-K", "--steps", help="Steps in one call.", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.", show_default=False)],
 ) -> None:
-    """Turn a training step into K steps in one call: K batches in, K losses out, state carried between."""
+    """Turn a training step into K steps in one call.
+
+    K batches in, K losses out, state carried between.
+    """
     from pfvm.compiler.loop import loop as loop_steps
 
     loop_steps(model, steps, output=output)

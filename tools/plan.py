@@ -48,7 +48,10 @@ def plan(
     seed: Annotated[int, typer.Option("--seed", help="Of a search.")] = 0,
     unroll_limit: Annotated[int, typer.Option("--unroll-limit", help="Nodes that loops may unroll to.")] = 10_000,
 ) -> None:
-    """Plan a compiled model for a machine: l3ir.txt, report.json and what belongs to them."""
+    """Plan a compiled model for a machine.
+
+    Writes l3ir.txt, report.json and what belongs to them.
+    """
     from pfvm.runtime.synthesis import parse_shapes
 
     given = {name: value for name, value in locals().items() if name in _OPTIONS}

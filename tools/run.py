@@ -105,7 +105,7 @@ def summary(value: Any) -> str:
         return "; ".join(summary(v) for v in value[:4])
     array = np.asarray(value)
     if array.size <= 8 or array.dtype.kind in "OUSTcb":
-        shown = ", ".join(str(v) for v in array.reshape(-1)[:8].tolist())
+        shown = ", ".join(str(v) for v in array.reshape(-1)[:8])
         return shown + (", …" if array.size > 8 else "")
     wide = array.astype(np.float64)
     missing = int(np.isnan(wide).sum())

@@ -58,7 +58,10 @@ def bench(
         bool, typer.Option("--spinning/--no-spinning", help="Let ONNX Runtime's idle threads spin.")
     ] = False,
 ) -> None:
-    """Measure models on devices and in other engines: one process each, in turns."""
+    """Measure models on devices and in other engines.
+
+    One process each, in turns.
+    """
     from .command import Request
     from .command import bench as run_bench
 

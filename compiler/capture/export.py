@@ -26,10 +26,11 @@ from .reach import Place, ReachedTensor, walk
 from .run import is_kept_gradient
 from .source import line_of_function
 from .structure import Structure, argument_names, arguments, describe
+from .surroundings import watch
 from .symbols import open_dimensions
 from .trace import Trace, trace
 from .translate import describe_value, translate
-from .watch import Watch, watch
+from .watch import Watch
 
 OPSET = 20  # the first with Gelu and with N-dimensional GridSample
 IR_VERSION = 10

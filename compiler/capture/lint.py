@@ -35,7 +35,7 @@ from .run import DATA_DEPENDENT, DYNAMIC_SHAPE
 from .settings import tracing_settings, untouched
 from .source import higher_order, in_optimizer, origin
 from .structure import argument_names, arguments, describe
-from .watch import watch
+from .surroundings import watch
 
 _READ_NUMBER = torch.ops.aten._local_scalar_dense.default
 _READS = (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__)

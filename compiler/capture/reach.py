@@ -25,7 +25,7 @@ from pfvm.errors import CaptureError
 
 from .code_names import global_names, mentioned
 
-LIBRARIES = frozenset({"torch", "numpy", "pfvm", "onnx", "onnx_ir", "builtins"}) | sys.stdlib_module_names
+_LIBRARIES = frozenset({"torch", "numpy", "pfvm", "onnx", "onnx_ir", "builtins"}) | sys.stdlib_module_names
 _LONGEST_CONTAINER = 100_000  # a longer list is data, not structure
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
@@ -139,7 +139,7 @@ def walk(function: Any, methods: Sequence[types.FunctionType] = ()) -> Reach:
                 is_function = isinstance(child, (types.FunctionType, types.MethodType, functools.partial))
                 child_path = path if is_function else ".".join(p for p in (path, label) if p)
                 heapq.heappush(queue, (_priority(child), next(order), child, Place(place, read, *write), child_path))
-        own = isinstance(item, (dict, list)) or type(item).__module__.partition(".")[0] not in LIBRARIES
+        own = isinstance(item, (dict, list)) or not is_library(type(item).__module__)
         reach.paths += [path if own else None] * (len(reach.containers) - len(reach.paths))
     return reach
 
@@ -151,6 +151,11 @@ def _priority(item: Any) -> int:
     return 2 if isinstance(item, torch.optim.Optimizer) else 1
 
 
+def is_library(module: str) -> bool:
+    """Is a module of this name torch's, Python's or another library's that a step builds on, and no user's own?"""
+    return module.partition(".")[0] in _LIBRARIES
+
+
 def is_structure(item: Any) -> bool:
     """Whether a tensor can hang below `item`. Numbers, strings, classes and library objects are leaves."""
     if isinstance(item, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, functools.partial)):
@@ -158,14 +163,12 @@ def is_structure(item: Any) -> bool:
     if isinstance(item, (dict, list, tuple, set, frozenset, collections.deque)):
         return len(item) <= _LONGEST_CONTAINER
     if isinstance(item, (types.FunctionType, types.MethodType)):
-        return (getattr(item, "__module__", None) or "").partition(".")[0] not in LIBRARIES
+        return not is_library(getattr(item, "__module__", None) or "")
     if isinstance(item, (type, types.ModuleType)):
         return False
     if isinstance(item, (types.SimpleNamespace, argparse.Namespace)):
         return True
-    return type(item).__module__.partition(".")[0] not in LIBRARIES and (
-        hasattr(item, "__dict__") or hasattr(item, "__slots__")
-    )
+    return not is_library(type(item).__module__) and (hasattr(item, "__dict__") or hasattr(item, "__slots__"))
 
 
 # Readers for a Place.
@@ -252,7 +255,7 @@ def _children_of_function(function: types.FunctionType) -> Iterator[_Child]:
         value = function.__globals__[name]
         if not isinstance(value, types.ModuleType):
             yield name, value, *_global(name)
-        elif value.__name__.partition(".")[0] not in LIBRARIES:
+        elif not is_library(value.__name__):
             for attribute in mentioned(function.__code__):
                 if attribute in vars(value):
                     yield f"{name}.{attribute}", vars(value)[attribute], *_global(name, attribute)

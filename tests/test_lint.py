@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import pathlib
 from typing import Any
@@ -17,7 +16,7 @@ from pfvm.compiler.capture import lint as lint_module  # noqa: E402
 from pfvm.runtime.mlsdk.linter import LintLevel, LintResult, lint  # noqa: E402
 from torch import nn  # noqa: E402
 
-from .train_support import Mlp, batches, make_step  # noqa: E402
+from .train_support import Mlp, batches, bits, make_step  # noqa: E402
 
 X = torch.randn(4, 3)
 
@@ -123,11 +122,11 @@ def test_a_refused_step_changes_nothing() -> None:
         return {"loss": loss}
 
     step(next(batches()))
-    before = copy.deepcopy((model.state_dict(), optimizer.state_dict(), [p.grad for p in model.parameters()]))
+    before = bits((model.state_dict(), optimizer.state_dict(), [p.grad for p in model.parameters()]))
     state = torch.get_rng_state()
     findings = pfvm.lint(step, next(batches()))
     assert [f.where for f in findings] == lines(step, "loss.item()")
-    assert str((model.state_dict(), optimizer.state_dict(), [p.grad for p in model.parameters()])) == str(before)
+    assert bits((model.state_dict(), optimizer.state_dict(), [p.grad for p in model.parameters()])) == before
     assert seen == [1.0] and torch.equal(torch.get_rng_state(), state)
 
 

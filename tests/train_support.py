@@ -17,6 +17,17 @@ Batch = dict[str, torch.Tensor]
 Step = Callable[[Batch], Any]
 
 
+def bits(structure: Any) -> Any:
+    """Nested dicts, lists and tuples with each tensor as its dtype, shape and bytes: equal only bit by bit."""
+
+    def of_leaf(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return leaf.dtype, tuple(leaf.shape), leaf.detach().numpy().tobytes()
+
+    return torch.utils._pytree.tree_map(of_leaf, structure)
+
+
 class Mlp(nn.Module):
     """Linear(8, 16) → ReLU → Linear(16, 4) with its loss inside."""
 

@@ -41,7 +41,9 @@ def read_npz(path: str | os.PathLike[str], specs: Iterable[TensorSpec]) -> dict[
     except (ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}: not an .npz file of arrays ({error})") from error
+        # numpy takes whatever is no zip file for a pickle, and advises to load it "unsafely".
+        why = "save one with np.savez('inputs.npz', x=array)" if "pickle" in str(error) else str(error)
+        raise InputError(f"{path}: not an .npz file of arrays ({why})") from error
     feeds: dict[str, Any] = {}
     for key, array in stored.items():
         element = _ELEMENT.match(key)

@@ -63,7 +63,8 @@ def _check(model: ir.Model, machine: Machine, overrides: Mapping[str, str]) -> N
     names = {node.name for node in model.graph if node.name} if overrides else set()
     for name, dtype in overrides.items():
         if name not in names:
-            raise OptionError(f"a dtype is given for node {name!r}, which the graph has not{did_you_mean(name, names)}")
+            asked = f"a dtype is given for node {name!r}, which the graph has not{did_you_mean(name, names)}"
+            raise OptionError(f"{asked}; Netron (pfvm view) shows the names, as in {min(names, default='')!r}")
         if dtype == INT:
             raise OptionError(f"node {name!r}: a floating point dtype can be chosen, not {INT}")
         machine.lanes(dtype)

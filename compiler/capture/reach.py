@@ -162,6 +162,8 @@ def is_structure(item: Any) -> bool:
         return True
     if isinstance(item, (dict, list, tuple, set, frozenset, collections.deque)):
         return len(item) <= _LONGEST_CONTAINER
+    if isinstance(item, types.MethodType) and is_structure(item.__self__):
+        return True  # a library's method of the program's object, such as optimizer.step
     if isinstance(item, (types.FunctionType, types.MethodType)):
         return not is_library(getattr(item, "__module__", None) or "")
     if isinstance(item, (type, types.ModuleType)):

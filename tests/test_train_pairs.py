@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import pathlib
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -252,6 +255,53 @@ def test_doubles_over_five_steps(net: str, optimizer: str) -> None:
         for device in devices:
             states[device] = {name: results[device][output] for name, output in exported.updates.items()}
             assert fits(results[device], loss, after, exported.updates) < 1e-8, device
+
+
+PLAIN = """
+import importlib.util, json, sys
+folder = sys.argv[1]
+sys.path.append(folder + "/packages")
+import numpy as np, onnxruntime as ort
+session = ort.InferenceSession(folder + "/pfvm.onnx", providers=["CPUExecutionProvider"])
+state = json.loads(session.get_modelmeta().custom_metadata_map["pfvm.state"])["state"]
+names, feeds = [o.name for o in session.get_outputs()], {}
+for step in range(2):
+    feeds |= np.load(f"{folder}/feeds{step}.npz")
+    results = dict(zip(names, session.run(None, feeds)))
+    feeds |= {entry["name"]: results[entry["output"]] for entry in state if entry["output"]}
+    np.savez(f"{folder}/results{step}.npz", **results)
+assert not {"pfvm", "torch", "onnx"} & set(sys.modules)
+assert importlib.util.find_spec("pfvm") is None
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("net", "optimizer"), PAIRS)
+def test_the_file_in_plain_onnx_runtime(net: str, optimizer: str, tmp_path: pathlib.Path) -> None:
+    """pfvm.onnx in a process that can import NumPy and ONNX Runtime only: two steps as the compiled step's."""
+    import onnxruntime
+
+    (tmp_path / "packages").mkdir()
+    for package in (np, onnxruntime):
+        folder = pathlib.Path(package.__file__).parent
+        for part in (folder, folder.with_name(f"{folder.name}.libs")):
+            if part.exists():
+                (tmp_path / "packages" / part.name).symlink_to(part)
+    step, data = new(net, optimizer, torch.float32)
+    compiled = pfvm.compile(step, next(data), codegen_dir=tmp_path)
+    signature, expected = compiled.signature, []
+    for number, batch in enumerate(itertools.islice(data, 2)):
+        # The file holds the numbers of the first step; SGD's dampening, for one, counts from the second on.
+        numbers = {name: np.asarray(n.current()) for name, n in signature.numbers.items()} if number else {}
+        np.savez(tmp_path / f"feeds{number}.npz", **arrays(batch), **numbers)
+        expected.append((compiled(batch)["loss"], state_feeds(signature)))
+    command = [sys.executable, "-I", "-S", "-c", PLAIN, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for number, (loss, after) in enumerate(expected):
+        with np.load(tmp_path / f"results{number}.npz") as results:
+            assert set(results) == {"loss", *signature.updates.values()}
+            assert fits(results, loss, after, signature.updates) < 2e-5
 
 
 def test_there_are_enough_pairs() -> None:

@@ -14,10 +14,13 @@ from pfvm.compiler.capture.export import capture  # noqa: E402
 from pfvm.errors import CaptureError, StaleWeightError  # noqa: E402
 from torch import nn  # noqa: E402
 
-from .train_support import Mlp, batches, largest_step_error, make_step, trained_twins  # noqa: E402
+from .train_support import Mlp, batches, bits, largest_step_error, make_step, trained_twins  # noqa: E402
 
 BATCH = next(batches())
 X = torch.ones(3, 8)
+
+
+# Each of these returns the function that is refused and what it holds.
 
 
 def scaled() -> Any:
@@ -32,17 +35,21 @@ def scaled() -> Any:
         scaler.update()
         return loss
 
-    return step
+    return step, [model, optimizer, scaler]
 
 
 def packed() -> Any:
     layer = nn.LSTM(4, 4, batch_first=True)
-    return lambda x: layer(nn.utils.rnn.pack_padded_sequence(x.view(3, 2, 4), [2, 2, 1], batch_first=True))[0].data
+
+    def run(x: Any) -> Any:
+        return layer(nn.utils.rnn.pack_padded_sequence(x.view(3, 2, 4), [2, 2, 1], batch_first=True))[0].data
+
+    return run, [layer]
 
 
 def drawn() -> Any:
     generator = torch.Generator()
-    return lambda x: x + torch.randn(x.shape, generator=generator)
+    return lambda x: x + torch.randn(x.shape, generator=generator), [generator]
 
 
 def closure() -> Any:
@@ -58,7 +65,7 @@ def closure() -> Any:
 
         return optimizer.step(evaluate)
 
-    return step
+    return step, [model, optimizer]
 
 
 def sparse() -> Any:
@@ -71,13 +78,17 @@ def sparse() -> Any:
         optimizer.step()
         return loss
 
-    return step
+    return step, [table, optimizer]
+
+
+def cond() -> Any:
+    return lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), []
 
 
 def loop() -> Any:
     from torch._higher_order_ops.while_loop import while_loop
 
-    return lambda x: while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * 2), (torch.tensor(0), x))[1]
+    return lambda x: while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * 2), (torch.tensor(0), x))[1], []
 
 
 REFUSED = {
@@ -86,25 +97,64 @@ REFUSED = {
     "generator": (drawn, r"generator of your own.*leave out generator="),
     "lbfgs": (closure, r"torch\.optim\.LBFGS.*compile the closure"),
     "sparse_adam": (sparse, r"SparseAdam.*write torch\.optim\.Adam"),
-    "cond": (
-        lambda: lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
-        r"cond.*both branches.*torch\.where",
-    ),
+    "cond": (cond, r"cond.*both branches.*torch\.where"),
     "while_loop": (loop, r"while_loop.*fixed length"),
 }
 
 
+def contents(holders: list[Any]) -> Any:
+    """Every bit of them: parameters, buffers, gradients, states of optimizers, scalers and generators."""
+    generators = [h.get_state() for h in holders if isinstance(h, torch.Generator)]
+    states = [h.state_dict() for h in holders if not isinstance(h, torch.Generator)]
+    parameters = [p for h in holders if isinstance(h, nn.Module) for p in h.parameters()]
+    grads = [None if p.grad is None else p.grad.to_dense() for p in parameters]
+    return bits((generators, states, grads, torch.get_rng_state(), X))
+
+
+def refuses(name: str, step: Any, holders: list[Any]) -> None:
+    before = contents(holders)
+    with pytest.raises(CaptureError, match=rf"test_train_refusals\.py:\d+: .*{REFUSED[name][1]}"):
+        capture(step, X)
+    assert contents(holders) == before
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusal(name: str) -> None:
-    make, message = REFUSED[name]
-    with pytest.raises(CaptureError, match=rf"test_train_refusals\.py:\d+: .*{message}"):
-        capture(make(), X)
+    """New, and then with the gradients and the optimizer's state of a step in PyTorch."""
+    step, holders = REFUSED[name][0]()
+    refuses(name, step, holders)
+    if holders:
+        step(X)
+        refuses(name, step, holders)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusal_at_the_end_of_a_step(name: str) -> None:
+    """When parameters, buffers, gradients and optimizer state were written already."""
+    model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    last, holders = REFUSED[name][0]()
+
+    def own(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = (model(x) - x[:, :4] * 2).square().mean()
+        loss.backward()
+        optimizer.step()
+
+    def step(x: Any) -> Any:
+        own(x)
+        return last(x)
+
+    new = contents([model, optimizer])
+    own(X)
+    assert contents([model, optimizer]) != new
+    refuses(name, step, [model, optimizer, *holders])
 
 
 def test_nothing_of_torch_stays_changed() -> None:
     own = torch.amp.GradScaler.scale, nn.utils.rnn.pack_padded_sequence, torch.optim.LBFGS.step
     with pytest.raises(CaptureError):
-        capture(scaled(), X)
+        capture(scaled()[0], X)
     assert own == (torch.amp.GradScaler.scale, nn.utils.rnn.pack_padded_sequence, torch.optim.LBFGS.step)
 
 

@@ -9,12 +9,16 @@ from collections.abc import Callable
 
 import pytest
 from pfvm.compiler.importer import read_model
-from pfvm.compiler.plan.planner import lay_out
-from pfvm.compiler.plan.schedule import moves, orders, policies, schedule
+from pfvm.compiler.plan.bounds import lower_bound
+from pfvm.compiler.plan.cost import CostModel
+from pfvm.compiler.plan.plan_options import SCHEDULERS, Scheduler
+from pfvm.compiler.plan.planner import Plan, lay_out
+from pfvm.compiler.plan.schedule import Schedule, moves, orders, policies, schedule
 from pfvm.compiler.plan.schedule.incremental import Candidate, Run, resimulate, simulate
 from pfvm.compiler.plan.schedule.problem import Buffer, Op, Problem
 from pfvm.compiler.plan.schedule.search import auto_recompute_sa, spill_opt
 from pfvm.compiler.plan.schedule.simulation import Simulation, Unschedulable
+from pfvm.errors import UnsupportedOpError
 from schedule_support import optimum, random_problem
 from support import model as parse
 
@@ -43,6 +47,60 @@ def test_spill_opt_is_near_the_optimum_of_small_graphs() -> None:
     assert spilling > 20
 
 
+BINARY, UNARY = ("Add", "Mul", "MatMul"), ("Relu", "Exp", "Softmax", "Transpose<perm=[1,0]>", "Identity")
+
+
+def random_model(rng: random.Random) -> str:
+    """Up to 9 nodes on square matrices; what nothing reads is an output."""
+    names, lines, unread = ["x", "w"], [], set()
+    for i in range(rng.randint(3, 9)):
+        op = rng.choice(BINARY + UNARY)
+        operands = [rng.choice(names[-5:]) for _ in range(2 if op in BINARY else 1)]
+        lines.append(f"a{i} = {op}({', '.join(operands)})")
+        unread = {*unread - {*operands}, f"a{i}"}
+        names.append(f"a{i}")
+    size = rng.choice([128, 256])
+    inputs, outputs = (
+        ", ".join(f"float[{size},{size}] {name}" for name in each) for each in (["x", "w"], sorted(unread))
+    )
+    head = '<ir_version: 10, opset_import: ["" : 20]>'
+    return "\n".join([head, f"graph ({inputs}) => ({outputs})", "{", *lines, "}"])
+
+
+def check_bound(seed: int) -> bool:
+    """Does no scheduler give less than the bound? Returns whether one had to spill."""
+    rng = random.Random(seed)
+    text, budget, spilled = random_model(rng), rng.choice([0.004, 0.008, 0.02, None]), False
+    for scheduler in SCHEDULERS:
+        plan = lay_out(read_model(parse(text)), {})
+        costs = CostModel(plan.machine)
+        bounds = [lower_bound(plan.model, costs).cycles]
+        found = schedule_within(plan, scheduler, budget)
+        bounds.append(lower_bound(plan.model, costs).cycles)
+        for bound in bounds:
+            assert bound <= found.cycles <= found.serial_cycles, (seed, scheduler, bounds, found)
+        spilled |= found.serial_cycles > found.compulsory_cycles
+    return spilled
+
+
+def schedule_within(plan: Plan, scheduler: Scheduler, budget: float | None) -> Schedule:
+    """With prefetch, the reading that takes least; in all memory where the budget is too small."""
+    try:
+        return schedule(plan.model, plan.machine, scheduler, sram_budget=budget, search_steps=20, prefetch=True)
+    except UnsupportedOpError:
+        return schedule(plan.model, plan.machine, scheduler, search_steps=20, prefetch=True)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_schedule_takes_less_than_the_bound(seed: int) -> None:
+    check_bound(seed)
+
+
+@pytest.mark.slow
+def test_no_schedule_of_200_graphs_takes_less_than_the_bound() -> None:
+    assert sum(check_bound(seed) for seed in range(200)) > 50
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("memories", [(64, 64), (96,)])
 def test_every_scheduler_is_at_least_as_good_as_the_one_before(seed: int, memories: tuple[int, ...]) -> None:
@@ -56,6 +114,16 @@ def test_every_scheduler_is_at_least_as_good_as_the_one_before(seed: int, memori
         problem.compulsory_cycles(),
     ]
     assert cycles == sorted(cycles, reverse=True)
+
+
+def test_a_search_gives_no_more_cycles_than_dropping_what_the_next_node_does_not_read() -> None:
+    """A problem where every way to evict by next use takes more."""
+    problem = random_problem(8, 14, (48,))
+    start = order_of(problem)
+    plain = Simulation(problem, start, policies.REUSE_CONSECUTIVE).run().cycles
+    assert all(Simulation(problem, start, policy).run().cycles > plain for policy in policies.KEEPING)
+    assert spill_opt(problem, start).cycles <= plain
+    assert auto_recompute_sa(problem, start, steps=0).cycles <= plain
 
 
 def near_use(problem: Problem) -> list[int]:

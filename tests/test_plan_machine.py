@@ -67,6 +67,12 @@ def test_an_ambiguous_figure_that_the_file_does_not_have_is_an_error():
         ('level = "Core"\nload', 'level = "Chip"\nload', "matrix units, so that 'Chip' is indexed"),
         ('name = "pond"', "name = pond", "not TOML"),
         ('name = "Tile"', 'name = "W"', "level"),
+        ("[dtypes.Float]", "[dtypes.Single]", "dtypes needs 'Float'"),
+        ("[matrix_unit.modes.Half]", "[matrix_unit.modes.Quad]", "matrix_unit.modes needs one for 'Half'"),
+        ("Int = 4\n", "", "vector_unit.rate needs one for 'Int'"),
+        ('mode = "distribute"', 'mode = "broadcast"', "paths needs one from DRAM of mode individual, distribute"),
+        ('mode = "collect"\nlevel = "Chip"', 'mode = "reduce"\nlevel = "Chip"', "paths needs one back to DRAM of mode"),
+        ("count = 1\n", "count = 2\n", "paths needs one from DRAM of mode broadcast: several cells have DRAM"),
     ],
 )
 def test_a_bad_file_is_an_error_that_names_the_field(tmp_path, old, new, message):
@@ -74,6 +80,12 @@ def test_a_bad_file_is_an_error_that_names_the_field(tmp_path, old, new, message
     path.write_text(TWO_LEVELS.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(OptionError, match=f"bad.toml: .*{message}"):
         load_machine(path)
+
+
+def test_integers_are_multiplied_as_float_and_every_other_dtype_as_itself():
+    machine = load_machine()
+    modes = machine.matrix_unit.modes
+    assert [machine.matrix_mode(dtype) for dtype in machine.dtypes] == [*modes.values(), modes["Float"]]
 
 
 def test_what_a_machine_does_not_have_is_an_error_that_lists_what_it_has():

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from . import convolving
 from .forms import Forms
 from .layout import ADDRESS, LANE, Layout, LayoutError, SubAxis
-from .machine import Machine
+from .machine import SUM, Machine
 from .mngraph import DOWNLOAD, GATHERED, INPUT_SPLIT, LAYOUT_SWITCH, OUTPUT_CONCAT, REFILL, REUSES, UPLOAD
 from .ops import contract, convolve, reduce, reuse
 from .ops.table import rule_of, size
@@ -110,8 +110,7 @@ class CostModel:
         inside = names[names.index(unit.level) + 1 :] if unit.level in names else names
         lanes = self.machine.lanes(placement.dtype)
         held = self.tree.words(placement.layout) * lanes * math.prod(self.machine.index_levels[n] for n in inside)
-        rate = unit.rate.get(placement.dtype) or min(unit.rate.values())
-        return self._unit(VECTOR, held / rate * operations)
+        return self._unit(VECTOR, held / unit.rate[placement.dtype] * operations)
 
     def _vector(self, node: ir.Node) -> Cost:
         largest = max((placement_of(out) for out in node.outputs), key=lambda p: p.layout.stored_elements())
@@ -153,26 +152,25 @@ class CostModel:
         levels = {sub.level for sub in data.layout.axes[axes.data_column] if sub.size > 1}
         above = self.machine.levels_outside_matrix
         reduced = {level for level in levels if level in above or level == self.machine.matrix_unit.level}
-        return self._matrix(node) + self._tree_sum(self._partial_product(out, above), out.layout, self._sum_dtype(),
+        return self._matrix(node) + self._tree_sum(self._partial_product(out, above), out.layout, SUM,
                                                    out.dtype, reduced)  # fmt: skip
 
     def _convolve(self, node: ir.Node) -> Cost:
         """Partial sums of every matrix unit, added up and dealt out as the result lies."""
         weight, out = placement_of(node.inputs[1]), placement_of(node.outputs[0])  # type: ignore[arg-type]
         unit = self.machine.matrix_unit
-        mode = unit.modes.get(weight.dtype) or unit.modes[self._sum_dtype()]
+        mode = self.machine.matrix_mode(weight.dtype)
         busy = self._unit(MATRIX, convolving.matrix_cycles(node, self.machine, (mode.inputs, mode.outputs)))
         busy += self._unit(MATRIX_LOAD, self.tree.words(weight.layout) / unit.load)
-        dtype = self._sum_dtype()
-        sums = convolving.partial_sums(node, self.machine, self.machine.lanes(dtype))
+        sums = convolving.partial_sums(node, self.machine, self.machine.lanes(SUM))
         if not sums.crossed:
             return busy
         top = min(self.tree.top_of(level) for level in sums.crossed)
-        return busy + self.tree.up(sums.layout, dtype, top, sums.reduced) + self.tree.down(out.layout, out.dtype, top)
+        return busy + self.tree.up(sums.layout, SUM, top, sums.reduced) + self.tree.down(out.layout, out.dtype, top)
 
     def _partial_product(self, out: Placement, above: tuple[str, ...]) -> Layout:
         """The partial sums of each matrix unit: all columns, of the rows that its cell has."""
-        lanes = self.machine.lanes(self._sum_dtype())
+        lanes = self.machine.lanes(SUM)
         cells = [SubAxis(self.machine.index_levels[name], name) for name in self.machine.levels_inside_matrix]
         room = math.prod(sub.size for sub in out.layout.subaxes if sub.level not in above)
         words = -(-room // (lanes * math.prod(sub.size for sub in cells)))
@@ -180,15 +178,11 @@ class CostModel:
         axis = (*rows, SubAxis(words), SubAxis(lanes, LANE), *cells)
         return Layout((math.prod(sub.size for sub in axis),), (axis,))
 
-    def _sum_dtype(self) -> str:
-        """Products are summed in Float where the machine has it."""
-        return "Float" if "Float" in self.machine.dtypes else next(iter(self.machine.dtypes))
-
     def _matrix(self, node: ir.Node) -> Cost:
         """Multiply-adds of the padded product on the matrix units that have a part of it, and loading the weight."""
         data, weight = placement_of(_first(node)), placement_of(node.inputs[1])  # type: ignore[arg-type]
         unit = self.machine.matrix_unit
-        mode = unit.modes.get(weight.dtype) or unit.modes[self._sum_dtype()]
+        mode = self.machine.matrix_mode(weight.dtype)
         if GATHERED in node.metadata_props or not contract.is_local(node):
             out = placement_of(node.outputs[0])
             units = math.prod(self.tree.used(out.layout, level) for level in self.machine.levels_outside_matrix)

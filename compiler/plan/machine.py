@@ -18,6 +18,10 @@ from pfvm.errors import OptionError, did_you_mean
 from .placement import DRAM
 from .subaxes import LANE, TIME
 
+SUM = "Float"  # the dtype of sums of products, and of products of integers
+EACH = ("individual", "distribute", "collect")  # modes of a path in which every child has words of its own
+ALL = ("broadcast", "reduce")  # modes in which all children have the same word
+
 
 class _Table(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -151,7 +155,30 @@ class Machine(_Table):
             raise ValueError(f"{LANE} (lanes) and {TIME} are words of layouts, not names of levels")
         if not self.local_memories or not any(memory.name == DRAM for memory in self.memories):
             raise ValueError(f"a machine has a memory {DRAM} and one or more memories at {names[-1]!r}")
+        self._check_units()
+        self._check_dram_paths()
         return self
+
+    def _check_units(self) -> None:
+        """Every dtype has its rates."""
+        if SUM not in self.dtypes or not self.dtypes[SUM].is_float:
+            raise ValueError(f"products are summed in {SUM}: dtypes needs {SUM!r}, with an exponent")
+        for name, dtype in self.dtypes.items():
+            if dtype.is_float and name not in self.matrix_unit.modes:
+                raise ValueError(f"matrix_unit.modes needs one for {name!r}, as dtypes has it")
+            if name not in self.vector_unit.rate:
+                raise ValueError(f"vector_unit.rate needs one for {name!r}, as dtypes has it")
+
+    def _check_dram_paths(self) -> None:
+        """Words leave DRAM and come back; those of several cells with DRAM also reach the others' children."""
+        below = next((path.target_memory for path in self.paths if path.source_memory == DRAM), None)
+        down = [path for path in self.paths if (path.source_memory, path.target_memory) == (DRAM, below)]
+        up = [path for path in self.paths if (path.source_memory, path.target_memory) == (below, DRAM)]
+        for what, paths in ((f"from {DRAM}", down), (f"back to {DRAM}", up)):
+            if not any(path.mode in EACH for path in paths):
+                raise ValueError(f"paths needs one {what} of mode {', '.join(EACH)}")
+        if self.cells(self.memory(DRAM).level) > 1 and not any(path.mode in ALL for path in down):
+            raise ValueError(f"paths needs one from {DRAM} of mode broadcast: several cells have {DRAM}")
 
     @functools.cached_property
     def index_levels(self) -> dict[str, int]:
@@ -197,6 +224,10 @@ class Machine(_Table):
         raise OptionError(
             f"machine {self.name} has no memory {name!r}; it has {', '.join(memory.name for memory in self.memories)}"
         )
+
+    def matrix_mode(self, dtype: str) -> MatrixMode:
+        """How weights of a dtype are multiplied: integers as Float."""
+        return self.matrix_unit.modes[dtype if self.dtypes[dtype].is_float else SUM]
 
     def lanes(self, dtype: str) -> int:
         """Elements of a dtype in one long word. Raises OptionError."""

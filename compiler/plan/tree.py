@@ -17,11 +17,8 @@ from dataclasses import dataclass, field
 from pfvm.errors import OptionError
 
 from .layout import ADDRESS, LANE, TIME, Layout
-from .machine import Machine, Path
+from .machine import ALL, EACH, Machine, Path
 from .placement import DRAM
-
-EACH = ("individual", "distribute", "collect")  # modes in which every child has words of its own
-ALL = ("broadcast", "reduce")  # modes in which all children have the same word
 
 
 @dataclass(frozen=True)
@@ -165,7 +162,7 @@ class Tree:
     def _dram(self, paths: Mapping[str, Path], layout: Layout, dtype: str, own: bool) -> Cost:
         """own: words stay in the part of the tree that their DRAM belongs to; else they cross to the others."""
         modes = EACH if own else ALL
-        path = next((path for mode, path in paths.items() if mode in modes), next(iter(paths.values())))
+        path = next(path for mode, path in paths.items() if mode in modes)  # the machine file has one
         return self._cost(path, self.stored(layout, dtype))
 
     def _cheapest(

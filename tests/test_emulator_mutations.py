@@ -88,6 +88,7 @@ CHECKS = (
     *((values_in.Held, "check_padding"), (values_in.Held, "_check_promise")),
     *((steps, name) for name in ("check_move", "check_slices", "check_compute")),
     *((program, name) for name in ("check_reuse", "check_concat")),
+    (Program, "_check_layout"),
 )
 
 

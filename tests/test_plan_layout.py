@@ -244,3 +244,9 @@ def factors_with_ones(draw: st.DrawFn, size: int) -> list[int]:
     for _ in range(draw(st.integers(0, 2))):
         result.insert(draw(st.integers(0, len(result))), 1)
     return result
+
+
+def test_two_elements_of_a_cell_have_two_addresses() -> None:
+    layout = Layout.parse("(4,4)/((4:2), (4:1); B@[PE,W,MAB,L1B,L2B])")
+    with pytest.raises(LayoutError, match="4:2 comes to addresses that another subaxis reaches"):
+        layout.check({"L2B": 8, "L1B": 8, "MAB": 16, "PE": 4, "W": 4})

@@ -239,10 +239,11 @@ class Layout:
         return tuple(slice(0, size) for size in self.shape)
 
     def check(self, levels: Mapping[str, int]) -> None:
-        """Raises LayoutError unless subaxes and copies cover every level exactly once.
+        """Raises LayoutError unless subaxes and copies cover every level exactly once, and addresses at most once.
 
         levels: index levels with their sizes, lanes of the dtype under LANE.
         """
+        self._check_addresses()
         for level, size in levels.items():
             steps = [
                 SubAxis(sub.size, level, sub.stride) for sub in self.subaxes if sub.level == level and sub.size > 1
@@ -264,6 +265,14 @@ class Layout:
         unknown = named - set(levels) - {ADDRESS, TIME}
         if unknown:
             raise LayoutError(f"layout {self}: the machine has no level {', '.join(sorted(unknown))}")
+
+    def _check_addresses(self) -> None:
+        """Raises LayoutError where two elements of a cell would lie at one address."""
+        free = 1
+        for step in sorted((sub for sub in self.subaxes if sub.level == ADDRESS and sub.size > 1), key=_by_reach):
+            if step.stride < free:
+                raise LayoutError(f"layout {self}: {step} comes to addresses that another subaxis reaches")
+            free += (step.size - 1) * step.stride
 
 
 _LAYOUT = re.compile(r"\((?P<shape>[\d, ]*)\)\s*/\s*\((?P<axes>[^;\[\]]*)(;\s*B@\[(?P<copies>[^\]]*)\])?\)")

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from pfvm.compiler.plan.layout import LANE, LayoutError
 from pfvm.compiler.plan.machine import Machine
 from pfvm.compiler.plan.mngraph import GATHERED, OUTPUT_CONCAT, REUSES, is_move
-from pfvm.compiler.plan.placement import IMMEDIATE, placement_of
+from pfvm.compiler.plan.placement import IMMEDIATE, Placement, placement_of
 from pfvm.compiler.plan.state import STATE
 from pfvm.errors import InvalidModelError, describe_node
 
@@ -114,6 +115,7 @@ class Program:
 
     def _hold(self, value: ir.Value, constant: Array | None = None, region: Region | None = None) -> Held:
         placement = placement_of(value)
+        self._check_layout(value, placement)
         if placement.location == IMMEDIATE:
             if constant is None:
                 if value.const_value is None:
@@ -127,6 +129,13 @@ class Program:
         self._regions[held.name] = region
         self._held[value] = held
         return held
+
+    def _check_layout(self, value: ir.Value, placement: Placement) -> None:
+        machine = self.arithmetic.machine
+        try:
+            placement.layout.check({**machine.index_levels, LANE: machine.lanes(placement.dtype)})
+        except LayoutError as error:
+            raise LayoutError(f"value {value.name!r}: {error}") from error
 
     def _parent(self, value: ir.Value, parent: str | None) -> Region | None:
         """The region whose memory a value names again."""

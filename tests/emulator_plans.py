@@ -14,6 +14,7 @@ from pfvm.compiler.plan.mngraph import DOWNLOAD, LAYOUT_SWITCH, REFILL, REUSES, 
 from pfvm.compiler.plan.ops.table import rule_of
 from pfvm.compiler.plan.placement import DRAM, IMMEDIATE, move, place, placement_of
 from pfvm.compiler.plan.planner import Plan, lay_out
+from pfvm.runtime.emulator.program import Program
 
 
 def from_dram(model: ir.Model, options: Mapping[str, object] | None = None) -> Plan:
@@ -135,3 +136,13 @@ def feeds_for(model: ir.Model, seed: int = 0) -> dict[str, np.ndarray]:
         drawn = rng.integers(0, 3, shape) if np.dtype(dtype).kind in "iub" else rng.standard_normal(shape)
         feeds[str(value.name)] = drawn.astype(dtype)
     return feeds
+
+
+def emulated(planned: Plan, feeds: Mapping[str, np.ndarray], exact: bool = False) -> dict[str, np.ndarray]:
+    """The outputs of one run on the emulator."""
+    program = Program(planned.model, planned.machine, exact)
+    program.place_weights()
+    for name, value in feeds.items():
+        program.put(name, value)
+    program.run()
+    return {name: program.get(name) for name in program.outputs}

@@ -7,7 +7,7 @@ import dataclasses
 import heapq
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 from pfvm.compiler.plan.addresses import dram_size
@@ -237,3 +237,13 @@ def _choices(
             uploaded = not chosen and not stored and (needed or buffer.kept)
             spilled = uploaded and not buffer.kept
             yield chosen, uploaded, len(chosen - places) * buffer.copy + (buffer.upload if spilled else 0)
+
+
+def is_order(problem: Problem, sequence: Sequence[int]) -> bool:
+    """Is every op there, and after what it reads?"""
+    seen: set[int] = set()
+    for i in sequence:
+        if not seen.issuperset(problem.predecessors[i]):
+            return False
+        seen.add(i)
+    return len(seen) == len(problem.ops)

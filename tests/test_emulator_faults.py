@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from emulator_plans import compiled_mlp, feeds_for
+from emulator_plans import compiled_mlp, emulated, feeds_for
 from pfvm.compiler.plan.layout import Layout
 from pfvm.compiler.plan.machine import load_machine
 from pfvm.compiler.plan.mngraph import REFILL, values
@@ -22,7 +22,6 @@ from pfvm.runtime.emulator.errors import (
     UnwrittenError,
 )
 from pfvm.runtime.emulator.memory import POISON, Dram, LocalMemory, is_poison
-from pfvm.runtime.emulator.program import Program
 
 MACHINE = load_machine()
 ROWS = Layout.parse("(5,10)/((8_L2B:1), (4_W:1, 4_PE:1); B@[MAB,L1B])")
@@ -103,11 +102,7 @@ def planned() -> Plan:
 
 
 def run(planned: Plan) -> None:
-    program = Program(planned.model, planned.machine)
-    program.place_weights()
-    for name, value in feeds_for(planned.model).items():
-        program.put(name, value)
-    program.run()
+    emulated(planned, feeds_for(planned.model))
 
 
 def named(plan: Plan, name: str):

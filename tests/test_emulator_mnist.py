@@ -10,9 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import pfvm  # noqa: E402
-from emulator_plans import feeds_for  # noqa: E402
+from emulator_plans import emulated, feeds_for  # noqa: E402
 from pfvm.compiler.plan.planner import plan  # noqa: E402
-from pfvm.runtime.emulator.program import Program  # noqa: E402
 from pfvm.runtime.emulator.reference import Reference  # noqa: E402
 from pfvm.tools.four_way import relative_l2  # noqa: E402
 
@@ -38,12 +37,7 @@ def test_the_evaluation_step(monkeypatch: pytest.MonkeyPatch, batch: int, exact:
     model = pfvm.compile(eval_step, sample).model
     planned = plan(model, {})
     feeds = feeds_for(model)
-    program = Program(planned.model, planned.machine, exact)
-    program.place_weights()
-    for name, value in feeds.items():
-        program.put(name, value)
-    program.run()
-    got = {name: program.get(name) for name in program.outputs}
+    got = emulated(planned, feeds, exact)
     for name, value in Reference(planned.model, planned.machine, exact)(feeds).items():
         assert np.array_equal(got[name], value), name
     if exact:

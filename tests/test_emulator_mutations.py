@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 import pytest
-from emulator_plans import compiled_mlp, feeds_for
+from emulator_plans import compiled_mlp, emulated, feeds_for
 from pfvm.compiler.plan.layout import Layout, LayoutError, SubAxis
 from pfvm.compiler.plan.mngraph import UPLOAD, values
 from pfvm.compiler.plan.placement import IMMEDIATE, find_placement, place, placement_of
@@ -110,12 +110,7 @@ def outcome(planned: Plan, feeds: dict[str, np.ndarray], expected: dict[str, np.
 def run_once(planned: Plan, feeds: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> str:
     """ "named", "wrong" or "harmless"."""
     try:
-        ready = Program(planned.model, planned.machine)
-        ready.place_weights()
-        for name, value in feeds.items():
-            ready.put(name, value)
-        ready.run()
-        got = {name: ready.get(name) for name in expected}
+        got = emulated(planned, feeds)
     except PfvmError as error:
         assert str(error)
         return "named"

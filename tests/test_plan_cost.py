@@ -104,3 +104,15 @@ g (float[64,48] x, float[48,24] w, float[64,24] target) => (float loss, float[48
     assert busy["MatMul"].busy["matrix"] > 0
     assert busy["Softmax"].busy["vector"] > 0
     assert lower_bound(plan.model, costs).cycles > 0
+
+
+def test_a_name_does_not_make_a_node_one_that_computes_again():
+    """The schedule marks those; a model's own value may have any name."""
+    models = [
+        f"""<ir_version: 10, opset_import: ["" : 21]>
+g (float[64,48] x, float[48,24] w) => (float[64,24] y) {{ {name} = MatMul(x, w)  y = Relu({name}) }}"""
+        for name in ("h", "h_Recompute_0")
+    ]
+    plans = [lay_out(read_model(onnx.parser.parse_model(text))) for text in models]
+    plain, other = (lower_bound(plan.model, CostModel(plan.machine)) for plan in plans)
+    assert other == plain

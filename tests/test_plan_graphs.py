@@ -21,9 +21,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("jax")
 
+from emulator_plans import emulated
 from pfvm.compiler.plan.plan_options import SCHEDULERS
-from pfvm.compiler.plan.planner import Plan, lay_out, plan
-from pfvm.runtime.emulator.program import Program
+from pfvm.compiler.plan.planner import lay_out, plan
 from pfvm.runtime.emulator.reference import Reference
 from pfvm.runtime.ort import evaluate
 from pfvm.tools.four_way import relative_l2
@@ -32,15 +32,6 @@ from plan_graphs import GRAPHS, SMALL_ONES, Feeds, Net, Real, shapes
 SEARCH_STEPS = 10
 IMAGES = 100  # at least, of which best scores are compared
 BY_CLASS = {"magika": "target_label", "ppocr cls": "save_infer_model/scale_0.tmp_1"}
-
-
-def emulated(planned: Plan, feeds: Feeds, exact: bool = False) -> Feeds:
-    program = Program(planned.model, planned.machine, exact)
-    program.place_weights()
-    for name, value in feeds.items():
-        program.put(name, value)
-    program.run()
-    return {name: program.get(name) for name in program.outputs}
 
 
 def distance(expected: Feeds, got: Feeds) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pathlib
 
 import numpy as np
+import onnx_ir as ir
 import pytest
-from emulator_plans import feeds_for, schedule_from_dram
+from emulator_plans import emulated, feeds_for, schedule_from_dram
 from pfvm.compiler.plan.bounds import lower_bound
 from pfvm.compiler.plan.cost import CostModel
 from pfvm.compiler.plan.dtypes import assign_dtypes
@@ -14,7 +15,8 @@ from pfvm.compiler.plan.layout import Layout
 from pfvm.compiler.plan.layouts import assign_layouts
 from pfvm.compiler.plan.machine import load_machine
 from pfvm.compiler.plan.mngraph import GATHERED, values
-from pfvm.compiler.plan.ops import convolve
+from pfvm.compiler.plan.ops.convolve import MARKED
+from pfvm.compiler.plan.ops.table import KIND
 from pfvm.compiler.plan.placement import find_placement, move, placement_of
 from pfvm.compiler.plan.plan_options import PlanOptions
 from pfvm.compiler.plan.planner import Plan, plan
@@ -78,17 +80,17 @@ def machine_file(name: str, folder: pathlib.Path) -> str:
     return "mncore2" if name == "mncore2" else str(write_pond(folder))
 
 
+def runs_where_it_lies(node: ir.Node) -> bool:
+    return node.metadata_props.get(KIND) in MARKED
+
+
 def ran(planned: Plan) -> None:
     feeds = feeds_for(planned.model)
     for exact in (False, True):
         expected = Reference(planned.model, planned.machine, exact)(feeds)
-        program = Program(planned.model, planned.machine, exact)
-        program.place_weights()
-        for name, array in feeds.items():
-            program.put(name, array)
-        program.run()
+        got = emulated(planned, feeds, exact)
         for name, array in expected.items():
-            np.testing.assert_array_equal(program.get(name), array, err_msg=name)
+            np.testing.assert_array_equal(got[name], array, err_msg=name)
 
 
 @pytest.mark.parametrize("machine", ["mncore2", "pond"])
@@ -97,7 +99,7 @@ def test_the_numbers_are_those_of_the_plan_without_layouts(net: str, machine: st
     for dtype in ("mixed", "float"):
         planned = laid_out(NETS[net], machine_file(machine, tmp_path), dtype)
         assert not any(GATHERED in node.metadata_props for node in planned.model.graph)
-        assert any(convolve.is_marked(node) for node in planned.model.graph)
+        assert any(runs_where_it_lies(node) for node in planned.model.graph)
         schedule_from_dram(planned.model, planned.machine)
         ran(planned)
 
@@ -126,8 +128,8 @@ def test_it_is_chosen_by_cost_and_by_what_fits() -> None:
     net = NETS["channels over matrix units"]
     small = plan(model_of(net.replace("[4,", "[64,")))
     large = plan(model_of(net.replace("[4,", "[1,").replace("6,5", "64,64")))
-    assert any(convolve.is_marked(node) for node in small.model.graph)
-    assert not any(convolve.is_marked(node) for node in large.model.graph), "4,096 positions in 2,048 long words"
+    assert any(runs_where_it_lies(node) for node in small.model.graph)
+    assert not any(runs_where_it_lies(node) for node in large.model.graph), "4,096 positions in 2,048 long words"
     costs = CostModel(small.machine)
     assert 0 < lower_bound(small.model, costs).cycles <= sum(costs.node(node).cycles for node in small.model.graph)
 

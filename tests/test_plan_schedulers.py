@@ -19,7 +19,7 @@ from pfvm.compiler.plan.schedule.problem import Buffer, Op, Problem
 from pfvm.compiler.plan.schedule.search import auto_recompute_sa, spill_opt
 from pfvm.compiler.plan.schedule.simulation import Simulation, Unschedulable
 from pfvm.errors import UnsupportedOpError
-from schedule_support import optimum, random_problem
+from schedule_support import is_order, optimum, random_problem
 from support import model as parse
 
 MEMORIES = [(32, 32), (36, 36), (40, 40), (48,), (56,), (64,)]
@@ -136,7 +136,7 @@ def near_use(problem: Problem) -> list[int]:
 def test_orders_are_topological(order) -> None:
     for seed in range(20):
         problem = random_problem(seed, 80, (64, 64))
-        assert problem.is_order(order(problem))
+        assert is_order(problem, order(problem))
 
 
 def test_recomputation_pays_where_a_value_is_cheap() -> None:

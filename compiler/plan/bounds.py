@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,12 +9,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from .cost import CostModel, streamed
-from .mngraph import DOWNLOAD, INPUT_SPLIT, REUSES, UPLOAD, is_move
+from .mngraph import DOWNLOAD, INPUT_SPLIT, RECOMPUTED, REUSES, UPLOAD, is_move
 from .ops.table import rule_of
 from .placement import DRAM, find_placement, placement_of
 from .tree import Cost
-
-RECOMPUTED = re.compile(r"_Recompute_\d+$")  # how the schedule names what it computes again
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def _is_choice(node: ir.Node) -> bool:
 
 def is_recomputed(node: ir.Node) -> bool:
     """Does the node compute again what another one has?"""
-    return any(RECOMPUTED.search(out.name or "") for out in node.outputs)
+    return RECOMPUTED in node.metadata_props
 
 
 def _location(value: ir.Value) -> str | None:

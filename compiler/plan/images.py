@@ -8,7 +8,7 @@ from .dtypes import device_dtype
 from .forms import Forms
 from .layout import Layout
 from .ops import contract, convolve
-from .ops.table import dims
+from .ops.table import KIND, dims
 
 
 def image_layout(forms: Forms, value: ir.Value | None) -> Layout:
@@ -38,7 +38,7 @@ def kernel_layout(forms: Forms, node: ir.Node) -> Layout:
     data, weight = node.inputs[0], node.inputs[1]
     assert data is not None and weight is not None
     beside = data_image_layout(forms, node)
-    if node.metadata_props.get(convolve.KIND) == "window":
+    if node.metadata_props.get(KIND) == "window":
         return forms.per_column(dims(weight), device_dtype(weight), beside, device_dtype(data), convolve.CHANNELS)
     axes = convolve.kernel(node)
     met = [convolve.CHANNELS if i == axes.contracted else None for i in range(len(dims(weight)))]

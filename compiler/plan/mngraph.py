@@ -12,7 +12,8 @@ A LayoutSwitch writes DRAM where its result fits no local memory and all its rea
 Graph outputs keep their names: they are what an Upload wrote to DRAM (or a reuse node of it there), and the value that
 was computed in a local memory has the suffix `_Local`. An output with metadata `pfvm.state_of` has the address of that
 input where nothing reads the old value after the new one is stored; else two addresses, which change places from one
-call to the next. A node that runs again for a later reader is another node, its outputs `<v>_Recompute_<k>`.
+call to the next. A node that runs again for a later reader is another node, its outputs `<v>_Recompute_<k>`
+(metadata RECOMPUTED; the name alone means nothing).
 
 Time slices. A node that does not fit a local memory runs once per slice, and what is sliced stays in DRAM, with one
 subaxis of level Time: where the layout of a whole value has addresses `a:s`, the value in DRAM has `t_Time:1, a/t:s`,
@@ -26,7 +27,7 @@ and a slice has `a/t:s` and that many elements less; every element keeps its cel
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
@@ -40,6 +41,7 @@ MOVES = (DOWNLOAD, UPLOAD, LAYOUT_SWITCH, REFILL, CAST, INPUT_SPLIT, OUTPUT_CONC
 GATHERED = "pfvm.gathered"  # node metadata: its operands are collected through the tree, not read where they lie
 OVER_ROWS = "pfvm.over_rows"  # node metadata: a product whose contracted axis is dealt to the cells that take rows; how
 # many consecutive positions of it share an exponent, because one cell has them
+RECOMPUTED = "pfvm.recomputed"  # node metadata: it computes again what another node did, for a later reader
 REUSES = "pfvm.reuses"  # node metadata: its output is its first input's memory (a reshape, a transpose)
 
 
@@ -49,6 +51,21 @@ def move_node(kind: str, source: ir.Value, name: str, attributes: Iterable[ir.At
     out = node.outputs[0]
     out.name, out.type, out.shape = name, source.type, source.shape
     return node
+
+
+def copy_node(node: ir.Node, inputs: Sequence[ir.Value | None], outputs: Sequence[ir.Value], suffix: str) -> ir.Node:
+    """The same operation between other values, named `<node>_<suffix>`; it is not in a graph yet."""
+    return ir.Node(
+        node.domain,
+        node.op_type,
+        inputs,
+        list(node.attributes.values()),
+        overload=node.overload,
+        outputs=outputs,
+        version=node.version,
+        name=f"{node.name}_{suffix}" if node.name else None,
+        metadata_props=dict(node.metadata_props),
+    )
 
 
 def is_move(node: ir.Node) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from . import contract, gathered
-from .table import KIND, PadNeed, Rule, dims, rank
+from .table import PadNeed, Rule, dims, rank
 
 CHANNELS = 1
 """The axis of images, data and result, that has their channels. Axis 0 has the batch, the others are spatial."""
@@ -60,11 +60,6 @@ def local_kind(node: ir.Node) -> str | None:
         return "convolve"
     alone = groups == images[0][CHANNELS] == images[1][CHANNELS]
     return "window" if alone and node.op_type == "Conv" else None
-
-
-def is_marked(node: ir.Node) -> bool:
-    """Was the node chosen to run where its operands lie?"""
-    return node.metadata_props.get(KIND) in MARKED
 
 
 def _needs(node: ir.Node) -> tuple[PadNeed | None, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 from pfvm.compiler.plan.addresses import address_in_units
 from pfvm.compiler.plan.machine import Machine
-from pfvm.compiler.plan.mngraph import DOWNLOAD, REUSES, UPLOAD, declare_moves, move_node
+from pfvm.compiler.plan.mngraph import DOWNLOAD, RECOMPUTED, REUSES, UPLOAD, copy_node, declare_moves, move_node
 from pfvm.compiler.plan.placement import DRAM, IMMEDIATE, find_placement, move, place, placement_of
 from pfvm.compiler.plan.state import STATE
 
@@ -100,6 +100,8 @@ class _Emission:
         ]
         again = node in self.used
         running = self._take(node, operands, "Recompute")
+        if again:
+            running.metadata_props[RECOMPUTED] = "1"
         for old, new in zip(node.outputs, running.outputs):
             b = self.reading.buffer_of.get(old)
             if b is None:
@@ -211,17 +213,7 @@ class _Emission:
             new = ir.Value(name=f"{old.name}_{suffix}" if old.name else "", type=old.type, shape=old.shape)
             new.meta.update(old.meta)
             outputs.append(new)
-        return ir.Node(
-            node.domain,
-            node.op_type,
-            operands,
-            list(node.attributes.values()),
-            overload=node.overload,
-            outputs=outputs,
-            version=node.version,
-            name=f"{node.name}_{suffix}" if node.name else None,
-            metadata_props=dict(node.metadata_props),
-        )
+        return copy_node(node, operands, outputs, suffix)
 
     def _moved(self, kind: str, source: ir.Value, number: int | None, name: str | None = None) -> ir.Value:
         if name is None:

@@ -7,7 +7,6 @@ runs. Constants inside the program (IMM) need no memory, and reuse nodes no time
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -116,12 +115,3 @@ class Problem:
     def _stored_by_op(self, buffer: int) -> bool:
         maker = self.producer.get(buffer)
         return maker is not None and buffer in self.ops[maker].stores
-
-    def is_order(self, sequence: Sequence[int]) -> bool:
-        """Is every op there, and after what it reads?"""
-        seen: set[int] = set()
-        for i in sequence:
-            if not seen.issuperset(self.predecessors[i]):
-                return False
-            seen.add(i)
-        return len(seen) == len(self.ops)

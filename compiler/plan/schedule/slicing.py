@@ -21,6 +21,7 @@ from pfvm.compiler.plan.mngraph import (
     OUTPUT_CONCAT,
     REFILL,
     REUSES,
+    copy_node,
     is_move,
     move_node,
 )
@@ -181,7 +182,7 @@ class _Slicer:
             outputs = [_part(out, own, number, f"{out.name}_Time_{number}") for out, own in zip(node.outputs, results)]
             if node.op_type == "Reshape":
                 inputs[1] = self._shape_constant(node.inputs[1], outputs[0])
-            self.graph.insert_before(node, _like(node, inputs, outputs, f"Time_{number}"))
+            self.graph.insert_before(node, copy_node(node, inputs, outputs, f"Time_{number}"))
             for parts, part in zip(made, outputs):
                 parts.append(part)
         for out, own, parts in zip(node.outputs, results, made):
@@ -217,7 +218,7 @@ class _Slicer:
             inputs = [self._slice(node, source, cut.on(axis), number), *view.inputs[1:]]
             if view.op_type == "Reshape":
                 inputs[1] = self._shape_constant(view.inputs[1], part)
-            self.graph.insert_before(node, _like(view, inputs, [part], f"Time_{number}"))
+            self.graph.insert_before(node, copy_node(view, inputs, [part], f"Time_{number}"))
             parts.append(part)
         return parts
 
@@ -315,20 +316,6 @@ def _attributes(value: ir.Value, cut: Cut, numbers: list[int] | None) -> list[ir
     if numbers is None:
         order = sorted(range(size), key=order.__getitem__)
     return [ir.AttrInt64("axis", cut.axis), ir.AttrInt64s("indices", order)]
-
-
-def _like(node: ir.Node, inputs: list[ir.Value | None], outputs: list[ir.Value], suffix: str) -> ir.Node:
-    return ir.Node(
-        node.domain,
-        node.op_type,
-        inputs,
-        list(node.attributes.values()),
-        overload=node.overload,
-        outputs=outputs,
-        version=node.version,
-        name=f"{node.name}_{suffix}" if node.name else None,
-        metadata_props=dict(node.metadata_props),
-    )
 
 
 def _is_used(value: ir.Value) -> bool:

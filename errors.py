@@ -96,3 +96,8 @@ def short(value: Any, longest: int = 60) -> str:
     if "\n" in text:
         return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def one_line(error: Exception) -> str:
+    """Another library's error in a message: its type and text in one line, cut at 200 characters."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

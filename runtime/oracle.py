@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import onnx_ir as ir
-from pfvm.errors import InputError, UnsupportedOpError
+from pfvm.errors import InputError, UnsupportedOpError, one_line
 
 from .executable import check_feeds, representation, specs_of
 from .ort import OrtExecutable
@@ -71,20 +71,16 @@ class _Reference:
         try:
             self._evaluator = ReferenceEvaluator(onnx.ModelProto.FromString(serialize(model, {})))
         except Exception as error:  # it raises whatever its parts do; the first engine's reason is the clear one
-            raise UnsupportedOpError(f"{unsupported}; onnx.reference: {_line(error)}") from error
+            raise UnsupportedOpError(f"{unsupported}; onnx.reference: {one_line(error)}") from error
 
     def __call__(self, values: Mapping[str, Any]) -> dict[str, Any]:
         try:
             results = self._evaluator.run(None, dict(values))
         except NotImplementedError as error:
-            raise UnsupportedOpError(f"onnx.reference: {_line(error)}") from error
+            raise UnsupportedOpError(f"onnx.reference: {one_line(error)}") from error
         except Exception as error:
-            raise InputError(f"onnx.reference failed on these inputs: {_line(error)}") from error
+            raise InputError(f"onnx.reference failed on these inputs: {one_line(error)}") from error
         return {name: _array(value) for name, value in zip(self._names, results)}
-
-
-def _line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def _array(value: Any) -> Any:

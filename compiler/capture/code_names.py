@@ -22,6 +22,13 @@ def global_names(code: types.CodeType) -> tuple[str, ...]:
     return _of_all(code, tuple(found), global_names)
 
 
+@functools.lru_cache(maxsize=4096)
+def texts(code: types.CodeType) -> tuple[str, ...]:
+    """The constant strings of less than 100 characters: names that getattr or a dictionary may be asked for."""
+    found = [text for text in code.co_consts if isinstance(text, str) and len(text) < 100]
+    return _of_all(code, tuple(found), texts)
+
+
 def _of_all(code: types.CodeType, own: tuple[str, ...], function: functools._lru_cache_wrapper) -> tuple[str, ...]:
     names = dict.fromkeys(own)
     for constant in code.co_consts:

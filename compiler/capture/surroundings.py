@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .code_names import global_names, mentioned
+from .code_names import global_names, mentioned, texts
 from .python_random import GENERATORS, state_of
 from .reach import is_library, is_structure, slots_of
 from .watch import GONE, HOOKS, Watch, Watched, is_plain, look, sampled
@@ -128,7 +128,7 @@ class _Walk:
     def _children_of_function(self, function: types.FunctionType) -> None:
         self.watch.functions.append(function)
         globals_of = function.__globals__
-        self.found_names |= set(_names(function.__code__))
+        self.found_names.update(mentioned(function.__code__), texts(function.__code__))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             view = _Cell(cell)
             value = look(Watched(name, view, None, None))
@@ -222,15 +222,3 @@ def _functions_of(value: Any) -> Iterator[types.FunctionType]:
     for part in (value, *parts):
         if isinstance(part, types.FunctionType):
             yield part
-
-
-@functools.lru_cache(maxsize=4096)
-def _names(code: types.CodeType) -> tuple[str, ...]:
-    """Names and texts in a code and in the functions that it makes."""
-    found = dict.fromkeys(mentioned(code))
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found |= dict.fromkeys(_names(constant))
-        elif isinstance(constant, str) and len(constant) < 100:
-            found[constant] = None
-    return tuple(found)

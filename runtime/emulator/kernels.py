@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.compiler.plan.mngraph import is_move
 from pfvm.errors import UnsupportedOpError, describe_node
+from pfvm.passes.dims import static_shape
 
 from .arithmetic import Arithmetic, wrapped
 from .calls import Call, call_of
@@ -75,8 +76,8 @@ def _own(call: Call, arithmetic: Arithmetic, dtypes: Dtypes) -> Kernel | None:
         return _single(lambda inputs: bounded(*inputs))
     if call.op == "Cast":
         return _single(lambda inputs: converted(_given(inputs[0]), ir.DataType(call.attribute("to"))))
-    if call.op in _SHAPED and _static_shape(node.outputs[0]) is not None:
-        shape = _static_shape(node.outputs[0])
+    if call.op in _SHAPED and static_shape(node.outputs[0]) is not None:
+        shape = static_shape(node.outputs[0])
         return _single(lambda inputs: _given(inputs[0]).reshape(shape))
     if call.op == "Transpose":
         return _single(lambda inputs: np.transpose(_given(inputs[0]), call.attribute("perm")))
@@ -127,12 +128,6 @@ def _single(function: Callable[[Sequence[Array | None]], Array]) -> Kernel:
 def _given(x: Array | None) -> Array:
     assert x is not None
     return x
-
-
-def _static_shape(value: ir.Value) -> tuple[int, ...] | None:
-    if value.shape is None or not value.shape.is_static():
-        return None
-    return tuple(int(size) for size in value.shape)  # type: ignore[arg-type]
 
 
 def _body_kernel(call: Call, body: ir.Function, arithmetic: Arithmetic) -> Kernel:

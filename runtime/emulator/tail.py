@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-from pfvm.errors import PfvmError, UnsupportedOpError, describe_node
+from pfvm.errors import PfvmError, UnsupportedOpError, describe_node, one_line
 
 from .calls import Call
 
@@ -36,7 +36,7 @@ def reference_kernel(call: Call) -> Kernel:
     try:
         evaluator = ReferenceEvaluator(proto, opsets={node.domain: call.version})
     except Exception as error:  # it raises whatever its parts do
-        raise UnsupportedOpError(f"{describe_node(node)}: the emulator has no kernel: {_line(error)}") from error
+        raise UnsupportedOpError(f"{describe_node(node)}: the emulator has no kernel: {one_line(error)}") from error
     narrow = [_narrow(value) for value in node.inputs]
 
     def run(inputs: Sequence[Array | None]) -> list[Array]:
@@ -49,7 +49,7 @@ def reference_kernel(call: Call) -> Kernel:
             with np.errstate(all="ignore"):
                 results = evaluator.run(None, given)
         except Exception as error:
-            raise NodeFailedError(f"{describe_node(node)}: onnx.reference failed: {_line(error)}") from error
+            raise NodeFailedError(f"{describe_node(node)}: onnx.reference failed: {one_line(error)}") from error
         return [plain(result) for result in results]
 
     return run
@@ -76,7 +76,3 @@ def _narrow(value: ir.Value | None) -> np.dtype | None:
     if value is None or value.dtype is None or not value.dtype.is_integer() or value.dtype == ir.DataType.INT64:
         return None
     return np.dtype(value.dtype.numpy())
-
-
-def _line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
+from pfvm.passes.schema import find
 
 # Their bodies need what the rules do not have: sequences.
 _BODIES_WITHOUT_RULES = {"SequenceMap"}
@@ -40,7 +41,7 @@ class SchemaFunctions:
 
 def has_schema_function(domain: str, op_type: str, opset: int) -> bool:
     """Does the operator schema at `opset` define the operator by other operators?"""
-    schema = _schema(domain, op_type, opset)
+    schema = find(domain, op_type, opset)
     return schema is not None and _has_function(schema)
 
 
@@ -56,14 +57,6 @@ def schema_function_ops() -> dict[tuple[str, str], list[int]]:
 def _has_function(schema: Any) -> bool:
     has_body = schema.has_function or schema.has_context_dependent_function
     return has_body and schema.name not in _BODIES_WITHOUT_RULES
-
-
-def _schema(domain: str, op_type: str, opset: int) -> Any:
-    """The operator schema or None (typed Any: onnx does not declare the members that read function bodies)."""
-    try:
-        return onnx.defs.get_schema(op_type, opset, domain)
-    except onnx.defs.SchemaError:
-        return None
 
 
 def _type_proto(operand: Any) -> bytes:
@@ -87,7 +80,7 @@ def _resolved(node: ir.Node, bound: Mapping[str, ir.Attr]) -> bytes:
 
 
 def _build(node: ir.Node, call: bytes, opset: int, types: list[bytes]) -> ir.Function | None:
-    schema = _schema(node.domain, node.op_type, opset)
+    schema: Any = find(node.domain, node.op_type, opset)  # onnx does not declare what reads function bodies
     if schema is None or not _has_function(schema):
         return None
     proto = onnx.FunctionProto()

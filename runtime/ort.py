@@ -16,6 +16,7 @@ from .ort_errors import run_error
 from .ort_expand.expander import expandable
 from .ort_expand.kernels import kernel_versions
 from .ort_forms.apply import with_fast_forms
+from .ort_forms.scaled_sums import own_shapes
 from .ort_session import open_session, run_values, session_options
 from .ort_values import FLOAT4, RAW_TYPES, as_codes, from_codes, from_ort, is_extension, reshaped, to_ort
 
@@ -72,7 +73,7 @@ class OrtExecutable:
             self.optional_inputs = tuple(_session_spec(v) for v in self._session.get_overridable_initializers())
             self.outputs = tuple(_session_spec(v) for v in self._session.get_outputs())
         self._output_names = [s.name for s in self.outputs]
-        self._own_shapes = self._shapes_of_matrices()
+        self._own_shapes = own_shapes(loaded) if isinstance(loaded, ir.Model) else {}
         self._coded = self._coded_names()
         self._raw_outputs = any(_is_raw(v.type) for v in self._session.get_outputs())
 
@@ -107,15 +108,6 @@ class OrtExecutable:
             raise run_error(error, self._model, self.device) from error
         outputs = dict(zip(self._output_names, results))
         return outputs | {name: reshaped(outputs[name], shape) for name, shape in self._own_shapes.items()}
-
-    def _shapes_of_matrices(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of outputs that the session has as matrices: see `ort_forms.scaled_sums`."""
-        pairs = [(spec, value.shape) for spec, value in zip(self.outputs, self._session.get_outputs())]
-        return {
-            spec.name: tuple(dim for dim in spec.shape if isinstance(dim, int))
-            for spec, shape in pairs
-            if spec.shape is not None and shape is not None and len(shape) == 2 and len(spec.shape) > 2
-        }
 
     def _coded_names(self) -> frozenset[str]:
         """Inputs and outputs of float4, which the session has as uint4 after expansion."""

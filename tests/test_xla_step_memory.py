@@ -56,7 +56,7 @@ def test_the_transposed_factor_of_a_product_is_copied_where_that_pays(rows: int,
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc is asked to keep memory")
 def test_a_step_computes_in_the_memory_of_the_last() -> None:
     program = """
-import resource, torch, pfvm
+import resource, statistics, torch, pfvm
 from torch import nn
 model = nn.Sequential(nn.Linear(64, 4096), nn.ReLU(), nn.Linear(4096, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -68,10 +68,12 @@ def step(x):
     return loss
 x = torch.ones(4096, 64)  # activations of 64 MiB: 16,000 pages
 compiled = pfvm.compile(step, x, device="xla:cpu")
-for count in range(4):
+faults = []
+for _ in range(24):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     compiled(x)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(statistics.median(faults[8:]))  # the heap finds its form in the first calls
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 4000
+    assert float(done.stdout) < 4000

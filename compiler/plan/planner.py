@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx_ir as ir
+from pfvm.compiler import collector
 from pfvm.passes.constant_subgraph import Evaluate
 
 from .alternatives import choose_layouts
@@ -30,6 +31,7 @@ class Plan:
     report: dict[str, Any] = field(default_factory=dict)
 
 
+@collector.paused()
 def plan(
     model: ir.Model, options: PlanOptions | Mapping[str, Any] | None = None, evaluate: Evaluate | None = None
 ) -> Plan:
@@ -53,6 +55,7 @@ def plan(
     return planned
 
 
+@collector.paused()
 def lay_out(
     model: ir.Model, options: PlanOptions | Mapping[str, Any] | None = None, evaluate: Evaluate | None = None
 ) -> Plan:

@@ -20,6 +20,7 @@ from .columns import reshape
 _DOMAIN, _OPERATOR = "com.microsoft", "GatedAdd"
 _FEWEST_ELEMENTS = 1 << 16
 _SHORTEST_ROW = 64
+_MATRICES = "pfvm.matrices"
 _ARITHMETIC = frozenset(
     {"Add", "Sub", "Mul", "Div", "Sqrt", "Neg", "Max", "Min", "Abs", "Sign", "Pow", "Cast", "Where"}
 )
@@ -29,7 +30,7 @@ def _as_matrix(node: ir.Node, rw: Rewriter) -> list[int] | None:
     """The shape as a matrix of a large parameter with short rows, as a convolution's, where nobody minds.
 
     Its new values leave the graph in that shape, for to give them their own is another walk over memory.
-    `OrtExecutable` does that. A body's results are carried on, and other readers would see the shape.
+    `OrtExecutable` does that, see `own_shapes`. A body's results are carried on, and other readers would see the shape.
     """
     shape = static_shape(node.outputs[0])
     if shape is None or len(shape) < 3 or shape[-1] >= _SHORTEST_ROW or node.outputs[0].dtype != ir.DataType.FLOAT:
@@ -88,8 +89,18 @@ def inline_update(node: ir.Node, rw: Rewriter) -> bool:
         inputs = [values[value] for value in inner.inputs]
         copy = rw.op(inner.op_type, *inputs, at=node, attributes=list(inner.attributes.values()))
         values[inner.outputs[0]] = _typed(copy)
+    if matrix is not None:
+        shape = tuple(static_shape(node.outputs[0]) or ())
+        tensors = (value for value in node.outputs if value.is_graph_output() and not _is_number(value))
+        rw.model.meta[_MATRICES] = own_shapes(rw.model) | {str(value.name): shape for value in tensors}
     rw.replace(node, *(values[value] for value in function.outputs))
     return True
+
+
+def own_shapes(model: ir.Model) -> dict[str, tuple[int, ...]]:
+    """The shapes of the outputs that leave this model as matrices, by name."""
+    found: dict[str, tuple[int, ...]] = model.meta.get(_MATRICES, {})
+    return found
 
 
 def _typed(node: ir.Node) -> ir.Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ class StepAssumptions:
         self._leaves = [tensor for _, tensor, _, _ in exported.surroundings.flags]
         self._flags = [flag for _, _, flag, _ in exported.surroundings.flags]
         self._only_reads = not exported.updates
+        self._idle = list(_idle(exported))
         self._checked: Any = None
 
     def numbers(self) -> dict[str, Any]:
@@ -79,6 +81,7 @@ class StepAssumptions:
                     "compile again"
                 )
         self._check_flags()
+        self._check_idle()
         if ambient() != self._surroundings.ambient:
             raise StaleWeightError(
                 f"autocast, its dtype and the default dtype were {_named(self._surroundings.ambient)} at compile, now "
@@ -111,6 +114,15 @@ class StepAssumptions:
                 if hook_count(tensor) != hooks:
                     raise StaleWeightError(f"{name!r} has other gradient hooks than at compile; compile again")
 
+    def _check_idle(self) -> None:
+        """Raises StaleWeightError for a parameter that has a gradient now, where the captured optimizer found none."""
+        for name, tensor in self._idle:
+            if tensor.grad is not None:
+                raise StaleWeightError(
+                    f"{name} had no gradient at compile, so the captured optimizer leaves it alone, and has one now; "
+                    "compile again"
+                )
+
     def _is_followed(self, now: Any, before: Any) -> bool:
         """Another layer in the place of one whose tensors nothing else holds: they are read where they hang."""
         if not self._only_reads or not isinstance(now, torch.nn.Module):
@@ -129,6 +141,19 @@ class StepAssumptions:
         for guard in self._guards:
             if not guard.holds(values):
                 raise StaleWeightError(_broken(guard, values))
+
+
+def _idle(exported: Exported) -> Iterator[tuple[str, torch.Tensor]]:
+    """What the captured optimizers hold and do not update: it had no gradient when they looked."""
+    updated = {id(exported.states[name].tensor) for name in exported.updates if name in exported.states}
+    for optimizer in exported.optimizers:
+        groups = [group["params"] for group in optimizer.param_groups]
+        if not any(id(tensor) in updated for tensors in groups for tensor in tensors):
+            continue  # another function's
+        for i, tensors in enumerate(groups):
+            for j, tensor in enumerate(tensors):
+                if tensor.grad is None and id(tensor) not in updated:
+                    yield f"params[{j}] of group {i} of {type(optimizer).__name__}", tensor
 
 
 def _broken(guard: NumberGuard, values: dict[str, Any]) -> str:

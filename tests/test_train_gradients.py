@@ -83,6 +83,26 @@ def test_an_update_needs_the_gradients_that_it_was_compiled_with() -> None:
     compiled()
 
 
+def test_a_parameter_without_a_gradient_at_compile_is_not_left_out_silently_later() -> None:
+    model = net()
+    optimizer = O.Adam(model.parameters())
+
+    def update() -> Any:
+        optimizer.step()
+        return torch.zeros(())
+
+    model[0](BATCH["x"]).sum().backward()
+    compiled = pfvm.compile(update, ())
+    compiled()
+    model(BATCH["x"]).sum().backward()
+    before = model[2].weight.clone()
+    with pytest.raises(
+        StaleWeightError, match=r"params\[2\] of group 0 of Adam had no gradient at compile.*compile again"
+    ):
+        compiled()
+    assert torch.equal(model[2].weight, before)
+
+
 FLAGS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "frozen": (lambda m: m[0].requires_grad_(False), r"requires_grad of 'model\.0\.weight' was True at compile"),
     "hook": (lambda m: m[2].weight.register_hook(lambda g: g * 2), r"'model\.2\.weight' has other gradient hooks"),

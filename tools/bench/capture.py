@@ -1,6 +1,6 @@
 """`pfvm bench --train capture`: how long the capture of a GPT's training step takes, by its number of layers.
 
-Each is measured in a fresh process, by baselines/capture_gpt.py.
+Each is measured in fresh processes, in turns, by baselines/capture_gpt.py; the median counts.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pfvm.errors import PfvmError
 from pfvm.tools.console import out, table
 
 LAYERS = (3, 6, 12)
+_ROUNDS = 3
 
 
 def measure_all(timeout: float) -> list[dict[str, Any]]:
@@ -22,18 +23,21 @@ def measure_all(timeout: float) -> list[dict[str, Any]]:
 
     Raises PfvmError with a process's last words.
     """
-    found = []
-    for count in LAYERS:
-        command = [sys.executable, "-m", "pfvm.tools.bench.baselines.capture_gpt", str(count)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-        except subprocess.TimeoutExpired:
-            raise PfvmError(f"capture of {count} layers: no answer within {timeout:g} s") from None
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            raise PfvmError(f"capture of {count} layers: {last[:300]}")
-        found.append(json.loads(done.stdout.splitlines()[-1]))
-    return found
+    rounds = [[_measure(count, timeout) for count in LAYERS] for _ in range(_ROUNDS)]
+    return [sorted(rows, key=lambda row: float(row["cpu_seconds"]))[_ROUNDS // 2] for rows in zip(*rounds)]
+
+
+def _measure(count: int, timeout: float) -> dict[str, Any]:
+    command = [sys.executable, "-m", "pfvm.tools.bench.baselines.capture_gpt", str(count)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise PfvmError(f"capture of {count} layers: no answer within {timeout:g} s") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise PfvmError(f"capture of {count} layers: {last[:300]}")
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measured
 
 
 def print_all(measured: Sequence[dict[str, Any]]) -> None:

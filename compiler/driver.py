@@ -7,13 +7,13 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common
-from pfvm.errors import OptionError, PfvmError
+from pfvm.errors import OptionError
 from pfvm.passes import pipeline
 from pfvm.passes.constant_subgraph import Evaluate
 from pfvm.passes.pipeline import PassRecord
@@ -100,18 +100,18 @@ def compile_source(
     *,
     evaluate: Evaluate | None = None,
     make_verifier: Callable[[ir.Model], Verifier] | None = None,
-    accept: Callable[[ir.Model], object] | None = None,
+    accept: Callable[[ir.Model], Mapping[str, bytes]] | None = None,
 ) -> CompileResult:
     """Read a model, compile it, and write what the options ask for: the output file and the artifacts directory.
 
-    `accept` is called with the compiled model and raises where it must not be written.
+    `accept` is called with the compiled model: it raises where that must not be written, and returns name and content
+    of more files for the directory.
     """
     original = read_model(source)
     _check_targets(source, original, options)
     result = compile_model(original, options, evaluate=evaluate, make_verifier=make_verifier)
-    if accept is not None:
-        accept(result.model)
-    write_outputs(original, result, options)
+    files = {} if accept is None else accept(result.model)
+    write_outputs(original, result, options, files)
     return result
 
 
@@ -127,12 +127,16 @@ def _check_targets(source: Source, model: ir.Model, options: Options) -> None:
         )
 
 
-def write_outputs(original: ir.Model, result: CompileResult, options: Options) -> None:
-    """Write model.onnx, pfvm.onnx and passes.json into the artifacts directory, then the output file.
+def write_outputs(
+    original: ir.Model, result: CompileResult, options: Options, files: Mapping[str, bytes] | None = None
+) -> None:
+    """Write model.onnx, pfvm.onnx, passes.json and `files` into the artifacts directory, then the output file.
 
     The output comes last: who finds it finds everything. Raises PfvmError.
     """
-    folder = None if options.artifacts is None else _made(pathlib.Path(options.artifacts))
+    folder = None if options.artifacts is None else pathlib.Path(options.artifacts)
+    if folder is not None:
+        exporter.make_directory(folder)
     targets = [folder / "model.onnx", folder / "pfvm.onnx"] if folder is not None else []
     for target in [*targets, *([options.output] if options.output is not None else [])]:
         for model in (original, result.model):  # weights may lie in a file that is about to be replaced
@@ -141,16 +145,9 @@ def write_outputs(original: ir.Model, result: CompileResult, options: Options) -
         exporter.write_model(original, folder / "model.onnx", options.external_data)
         exporter.write_model(result.model, folder / "pfvm.onnx", options.external_data)
         exporter.write_text(folder / "passes.json", json.dumps(result.summary(), indent=1) + "\n")
+        exporter.write_files(folder, files or {})
     if options.output is not None:
         exporter.write_model(result.model, options.output, options.external_data)
-
-
-def _made(folder: pathlib.Path) -> pathlib.Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PfvmError(f"cannot make the artifacts directory {folder}: {error.strerror}") from error
-    return folder
 
 
 def _convert(model: ir.Model, opset: int) -> ir.Model:

@@ -7,7 +7,7 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx
 import onnx_ir as ir
@@ -126,6 +126,22 @@ def write_text(path: str | os.PathLike, text: str) -> None:
     target = pathlib.Path(path)
     with staged(target) as folder:
         (folder / target.name).write_text(text)
+
+
+def write_files(directory: pathlib.Path, files: Mapping[str, bytes]) -> None:
+    """Write files into a directory, which is made, in this order; each replaces an old one once it is complete."""
+    make_directory(directory)
+    for name, content in files.items():
+        with staged(directory / name) as folder:
+            (folder / name).write_bytes(content)
+
+
+def make_directory(directory: pathlib.Path) -> None:
+    """Make the artifacts directory where it is not there yet. Raises PfvmError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PfvmError(f"cannot make the artifacts directory {directory}: {error.strerror}") from error
 
 
 @contextlib.contextmanager

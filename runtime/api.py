@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx
@@ -15,7 +14,7 @@ from pfvm.compiler.importer import read_model
 from pfvm.compiler.options import Options, parse
 from pfvm.errors import InputError, OptionError, short
 
-from .device import Device, load_executable, parse_device
+from .device import Device, device_files, load_executable, parse_device
 from .ort import evaluate
 from .synthesis import workable
 from .verify import make_verifier
@@ -55,33 +54,21 @@ def compile_source(source: Any, options: Options) -> CompileResult:
     """Reads a model, compiles it with ONNX Runtime as the folding engine and writes what the options ask for.
 
     With `options.device`, the compiled model is loaded there first: what the device cannot run is an error. With an
-    xla device that is here and an artifacts directory, XLA's own schedule is written too (l3ir.txt, report.json): the
-    model runs once with made-up inputs, InputError where none fit.
+    artifacts directory too, it gets the files that tell what the device's compiler decided (l3ir.txt, report.json, …):
+    where that takes a call, the model runs once with made-up inputs, InputError where none fit.
     """
-    device = None if options.device is None else parse_device(options.device)
-    if device is not None:
-        device.require()  # before any work is done
-    schedules = options.artifacts is not None and device is not None and device.backend == "xla"
-    loaded: list[Executable] = []
+    if options.device is None:
+        return compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier)
+    device = parse_device(options.device)
+    device.require()  # before any work is done
 
-    def accept(model: ir.Model) -> None:
-        if device is not None:
-            loaded.append(load_executable(model, device))
-        if schedules:
-            workable(model, loaded[0])  # XLA compiles at the first call
+    def accept(model: ir.Model) -> dict[str, bytes]:
+        executable = load_executable(model, device)
+        if options.artifacts is None:
+            return {}
+        return device_files(executable, device, lambda: workable(model, executable))
 
-    result = compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier, accept=accept)
-    if schedules:
-        _write_schedule(loaded[0], options)
-    return result
-
-
-def _write_schedule(executable: Executable, options: Options) -> None:
-    from .xla.artifacts import write_artifacts
-    from .xla.executable import XlaExecutable
-
-    if isinstance(executable, XlaExecutable) and options.artifacts is not None:
-        write_artifacts(executable, pathlib.Path(options.artifacts))
+    return compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier, accept=accept)
 
 
 def load(

@@ -18,12 +18,15 @@ class Backend(NamedTuple):
 
     load: (model, device name, platform, options) → executable; platform is "cpu", "cuda" or "tpu". ops: the operators
     that it has, with the opset versions from which it does. host_ops: those that it leaves to ONNX Runtime, and why.
+    files: (executable, one call of it) → name and content of the files that tell what the device's compiler decided:
+    the plan or schedule as l3ir.txt, report.json, …; it calls where nothing is decided before.
     """
 
     options: tuple[str, ...]
     load: Callable[[ir.Model, str, str, dict[str, Any]], Executable]
     ops: Callable[[], dict[Operator, tuple[int, ...]]]
     host_ops: Callable[[], dict[Operator, str]]
+    files: Callable[[Executable, Callable[[], object]], dict[str, bytes]]
 
 
 def _load_ort(model: ir.Model, name: str, platform: str, options: dict[str, Any]) -> Executable:
@@ -37,6 +40,10 @@ def _ort_ops() -> dict[Operator, tuple[int, ...]]:
     from .ort import supported_ops
 
     return dict(sorted({**supported_ops(), **OPS}.items()))
+
+
+def _no_files(executable: Executable, call: Callable[[], object]) -> dict[str, bytes]:
+    return {}
 
 
 def _load_xla(model: ir.Model, name: str, platform: str, options: dict[str, Any]) -> Executable:
@@ -58,6 +65,15 @@ def _xla_host_ops() -> dict[Operator, str]:
     return {op: why for op, why in host_ops().items() if op not in own}
 
 
+def _xla_files(executable: Executable, call: Callable[[], object]) -> dict[str, bytes]:
+    from .xla.artifacts import files_of
+    from .xla.executable import XlaExecutable
+
+    assert isinstance(executable, XlaExecutable)
+    call()  # XLA compiles then
+    return files_of(executable)
+
+
 def _load_emulator(model: ir.Model, name: str, platform: str, options: dict[str, Any]) -> Executable:
     from .emulator.executable import EmulatorExecutable
 
@@ -70,6 +86,17 @@ def _emulator_ops() -> dict[Operator, tuple[int, ...]]:
     return supported_ops()
 
 
+def _emulator_files(executable: Executable, call: Callable[[], object]) -> dict[str, bytes]:
+    from pfvm.compiler.plan.artifacts import files_of
+
+    from .emulator.executable import EmulatorExecutable
+
+    assert isinstance(executable, EmulatorExecutable)
+    if not executable.plans:  # of open shapes
+        call()
+    return files_of(executable.plans[0])
+
+
 # By `Device.backend`.
 BACKENDS = {
     "pfvm": Backend(
@@ -77,17 +104,20 @@ BACKENDS = {
         load=_load_ort,
         ops=_ort_ops,
         host_ops=dict,
+        files=_no_files,
     ),
     "xla": Backend(
         options=("max_compilations", "allow_host", "cut_shapes", "bucket", "fusion"),
         load=_load_xla,
         ops=_xla_ops,
         host_ops=_xla_host_ops,
+        files=_xla_files,
     ),
     "mncore2": Backend(
         options=("exact", "scheduler", "float_dtype", "sram_budget", "search_steps", "time_budget", "seed"),
         load=_load_emulator,
         ops=_emulator_ops,
         host_ops=dict,
+        files=_emulator_files,
     ),
 }

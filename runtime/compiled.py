@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 from pfvm.compiler import options as option_schema
 from pfvm.compiler.driver import CompileResult
+from pfvm.compiler.driver import compile_source as compile_with
 from pfvm.errors import InputError, MissingExtraError, OptionError, did_you_mean, short
 
-from .api import compile_source
-from .device import Device, load_executable, parse_device
+from .device import Device, device_files, load_executable, parse_device
+from .ort import evaluate
+from .synthesis import workable
+from .verify import make_verifier
 
 if TYPE_CHECKING:
     from pfvm.compiler.capture.export import Exported
 
     from .executable import Executable
+
+    Run = Callable[[dict[str, Any]], dict[str, Any]]  # feeds → results, by name
 
 
 def compile(
@@ -45,7 +50,9 @@ def compile(
     fn: from tensors in any nesting of dicts, lists and tuples to the same; it may use modules and tensors from outside.
     example_inputs: its only argument, or a tuple of positional arguments. Values do not matter.
     device: as for `pfvm.load`.
-    codegen_dir: folder for model.onnx (as captured), pfvm.onnx (as run) and passes.json.
+    codegen_dir: folder for model.onnx (as captured), pfvm.onnx (as run), passes.json, and what the device's compiler
+        decided: l3ir.txt, report.json and, for mncore2 devices, the other files of a plan. XLA compiles at once then,
+        for the example's shapes where they are fixed.
     options: an Options, a mapping of its fields, or a JSON file {"args": ["--flag=value"]}; "<codegen_dir>" in it is
         replaced by the folder.
     freeze: False: weights are read at every call, so training between two calls shows. True: they are constants, and
@@ -67,20 +74,34 @@ def compile(
     target = parse_device(device)
     target.require()
     settings = settings_for(options, codegen_dir)
+    if settings.device not in (None, target.name):
+        raise OptionError(f"the options say device={settings.device!r}, and the argument device={target.name!r}")
     if steps_per_call is not None:
         check_steps(steps_per_call)
     exported = capture(fn, example_inputs, freeze=freeze, dynamic=dynamic)
     if steps_per_call is not None:
         exported = repeated(exported, steps_per_call)
-    result = compile_source(exported.model, settings)
-    executable = load_executable(result.model, target, **(device_options or {}))
-    return CompiledFunction(exported, result, executable, target, settings.artifacts, steps_per_call)
+    loaded: list[tuple[Executable, Run]] = []
+
+    def accept(model: ir.Model) -> dict[str, bytes]:
+        executable = load_executable(model, target, **(device_options or {}))
+        run, rehearse = runner(exported, executable, steps_per_call)
+        loaded.append((executable, run))
+        if settings.artifacts is None:
+            return {}
+        return device_files(executable, target, lambda: workable(model, rehearse))
+
+    result = compile_with(exported.model, settings, evaluate=evaluate, make_verifier=make_verifier, accept=accept)
+    return CompiledFunction(exported, result, *loaded[0], target, settings.artifacts, steps_per_call)
 
 
-def _runner(
-    exported: Exported, executable: Executable, steps: int | None
-) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Feeds → results. Tensors of a function are read at every call; state of a step is kept on the device."""
+def runner(exported: Exported, executable: Executable, steps: int | None) -> tuple[Run, Run]:
+    """Feeds → results, and the same as a rehearsal, which changes nothing.
+
+    Tensors of a function are read at every call; state of a step is kept on the device.
+    """
+    from .torch_numbers import drawing_nothing
+
     if not exported.updates and not exported.cleared:
         from .torch_assumptions import StepAssumptions
         from .torch_state import TorchState
@@ -92,14 +113,14 @@ def _runner(
             numbers = assumptions.numbers()
             return executable({**feeds, **values, **({} if exported.frozen else numbers)})
 
-        return run
+        return run, drawing_nothing(run)
     from .resident import resident
     from .torch_step import StepState
     from .torch_steps import StepsState
 
     on_device = resident(executable, exported.updates)
     state = StepState(exported, on_device) if steps is None else StepsState(exported, on_device, steps)
-    return state.run
+    return state.run, drawing_nothing(state.rehearse)
 
 
 def settings_for(
@@ -128,6 +149,7 @@ class CompiledFunction:
         exported: Exported,
         result: CompileResult,
         executable: Executable,
+        run: Run,
         device: Device,
         artifacts: pathlib.Path | None,
         steps_per_call: int | None = None,
@@ -140,7 +162,7 @@ class CompiledFunction:
         self.artifacts = artifacts
         self.signature = exported
         self.steps_per_call = steps_per_call
-        self._run = _runner(exported, executable, steps_per_call)
+        self._run = run
         from .torch_state import as_array, as_tensor
 
         self._as_array, self._as_tensor = as_array, as_tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -156,6 +157,13 @@ def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **option
         raise UnsupportedOpError(
             f"{error}; {' and '.join(advice)} {'has' if len(advice) == 1 else 'have'} all operators of this model"
         ) from error
+
+
+def device_files(executable: Executable, device: str | Device, call: Callable[[], object]) -> dict[str, bytes]:
+    """Name and content of the files that tell what the device's compiler decided for an executable, none for ONNX
+    Runtime. `call`: a call of it, made where the compiler decides at the first one.
+    """
+    return BACKENDS[parse_device(device).backend].files(executable, call)
 
 
 def _elsewhere(model: ir.Model, device: Device) -> list[str]:

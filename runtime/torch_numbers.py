@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from .resident import DeviceArray, Resident
+
+
+def drawing_nothing(run: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The same function, after which torch's generator is as it was."""
+
+    def drawn(feeds: dict[str, Any]) -> dict[str, Any]:
+        with torch.random.fork_rng(devices=[]):
+            return run(feeds)
+
+    return drawn
 
 
 class NumberFeeds:

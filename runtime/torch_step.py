@@ -62,7 +62,25 @@ class StepState:
             with _generator_kept():
                 return self._run(feeds)
 
+    def rehearse(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The results of a call that changes no tensor and no number; seeds are drawn."""
+        with SWAP_LOCK:
+            fed, state = self._gathered(feeds)
+            copies = {name: self._resident.put(self._resident.get(value)) for name, value in state.items()}
+            return self._resident(fed, copies)[0]
+
     def _run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        fed, state = self._gathered(feeds)
+        try:
+            results, new = self._resident(fed, state)
+        except BaseException:
+            self._take_back(state)
+            raise
+        self._commit(new)
+        return results
+
+    def _gathered(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the executable is given from the host, and what is on the device."""
         numbers = self._assumptions.numbers()
         state: dict[str, Any] = {}
         fed = dict(feeds)
@@ -73,13 +91,7 @@ class StepState:
             else:
                 self._gather(slot, tensor, state, fed)
         self._number_feeds.add(numbers, fed, state)
-        try:
-            results, new = self._resident(fed, state)
-        except BaseException:
-            self._take_back(state)
-            raise
-        self._commit(new)
-        return results
+        return fed, state
 
     def _gather(self, slot: _Slot, tensor: Any, state: dict[str, Any], feeds: dict[str, Any]) -> None:
         """Where the slot's values are: on the device already, to be put there, or (never updated) to be fed."""

@@ -9,7 +9,6 @@ from typing import Any
 import onnx_ir as ir
 import zstandard
 from pfvm.compiler import exporter
-from pfvm.errors import PfvmError
 
 from .cost import CostModel
 from .dump import l3ir_nodes
@@ -28,6 +27,11 @@ WEIGHT = "pfvm.weight"
 
 def write_artifacts(plan: Plan, directory: pathlib.Path) -> None:
     """Fills the plan's report and writes all files, each whole or not at all, report.json last. Raises PfvmError."""
+    exporter.write_files(directory, files_of(plan))
+
+
+def files_of(plan: Plan) -> dict[str, bytes]:
+    """The content of all files, report.json last; fills the plan's report."""
     costs = CostModel(plan.machine)
     plan.report = make_report(
         plan.model,
@@ -38,7 +42,7 @@ def write_artifacts(plan: Plan, directory: pathlib.Path) -> None:
         costs=costs,
     )
     spans = timeline(plan.model, costs, plan.options.prefetch)
-    files = {
+    return {
         "l3ir.txt": format_l3ir(l3ir_nodes(plan.model, plan.machine)).encode(),
         "l3ir_index.json": to_json(index(plan.model)),
         "l3ir_stripped.onnx.zst": stripped(plan.model),
@@ -47,18 +51,6 @@ def write_artifacts(plan: Plan, directory: pathlib.Path) -> None:
         "gemm_layout_spec.json": to_json(gemm_layout_spec(plan.model)),
         "report.json": to_json(plan.report),
     }
-    write_files(directory, files)
-
-
-def write_files(directory: pathlib.Path, files: dict[str, bytes]) -> None:
-    """Writes files into a directory, which is made, in this order; each replaces an old one once it is complete."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PfvmError(f"cannot make the artifacts directory {directory}: {error.strerror}") from error
-    for name, content in files.items():
-        with exporter.staged(directory / name) as folder:
-            (folder / name).write_bytes(content)
 
 
 def to_json(content: Any) -> bytes:

@@ -89,9 +89,14 @@ class EmulatorExecutable:
         return self._loaded[key]
 
     @property
+    def plans(self) -> list[Plan]:
+        """Those made so far, one for each set of input shapes."""
+        return [loaded.plan for loaded in self._loaded.values()]
+
+    @property
     def machine(self) -> Machine:
         """The machine of the first plan."""
-        return next(iter(self._loaded.values())).plan.machine
+        return self.plans[0].machine
 
 
 class Loaded:

@@ -29,6 +29,7 @@ from pfvm.compiler.importer import read_model
 from pfvm.compiler.signature import StateEntry, read_manifest
 from pfvm.errors import InvalidModelError, StaleWeightError
 from pfvm.runtime.compiled import CompiledFunction as Compiled
+from pfvm.runtime.compiled import runner
 from pfvm.runtime.device import Device, load_executable
 
 from .function import CompiledFunction
@@ -101,7 +102,9 @@ def load(folder: pathlib.Path, device: Device, registry: Registry) -> CompiledFu
         cleared=(), guards=(), constants=(), modules=(), module_names={},
         optimizers=tuple(registry.optimizers.values()),
     )  # fmt: skip
-    compiled = Compiled(exported, CompileResult(model, []), load_executable(model, device), device, folder)
+    executable = load_executable(model, device)
+    run, _ = runner(exported, executable, None)
+    compiled = Compiled(exported, CompileResult(model, []), executable, run, device, folder)
     return CompiledFunction(compiled, data["name"], data["automap"])
 
 

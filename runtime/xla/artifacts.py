@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
-from pfvm.compiler.plan.artifacts import to_json, write_files
+from pfvm.compiler.plan.artifacts import to_json
 from pfvm.compiler.plan.dump import print_l3ir
 from pfvm.compiler.plan.report import SCHEMA_VERSION, rates
 
@@ -24,8 +23,8 @@ _NOTES = (
 _NO_CYCLES = "XLA's CPU compiler states no cycles"
 
 
-def write_artifacts(executable: XlaExecutable, directory: pathlib.Path) -> None:
-    """Writes l3ir.txt, then report.json, of the programs that the executable has compiled: call it once before.
+def files_of(executable: XlaExecutable) -> dict[str, bytes]:
+    """l3ir.txt and report.json of the programs that the executable has compiled: call it once before.
 
     Where a model runs in several programs, they follow each other, and values of the second have the prefix `1/`.
     """
@@ -34,7 +33,7 @@ def write_artifacts(executable: XlaExecutable, directory: pathlib.Path) -> None:
     graphs = [_graph(program, i, memory) for i, program in enumerate(programs)]
     text = "".join(print_l3ir(graph, None) for graph in graphs)
     report = make_report(programs, graphs, executable.platform)
-    write_files(directory, {"l3ir.txt": text.encode(), "report.json": to_json(report)})
+    return {"l3ir.txt": text.encode(), "report.json": to_json(report)}
 
 
 def _graph(program: Compiled, number: int, memory: str) -> ir.Model:

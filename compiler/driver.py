@@ -19,7 +19,7 @@ from pfvm.passes.constant_subgraph import Evaluate
 from pfvm.passes.pipeline import PassRecord
 from pfvm.passes.rewriter import SEALED_DOMAIN, Rewriter
 
-from . import exporter
+from . import collector, exporter
 from .importer import Source, read_model
 from .options import Options
 from .shapes import ShapeInference
@@ -94,6 +94,7 @@ def compile_model(
     return CompileResult(working, records)
 
 
+@collector.paused()
 def compile_source(
     source: Source,
     options: Options,

@@ -146,12 +146,14 @@ def run(
     model cannot need more rounds than it has nodes; one that does shows a fault of a pass, and is said so.
     """
     records: list[PassRecord] = []
-    limit = 16 + measure(rw.model)[0]
+    measured = measure(rw.model)
+    limit = 16 + measured[0]
     for number in range(1, limit + 1):
         changed = False
         for each in passes:
-            record = _run_one(rw, each, number, services or {})
+            record = _run_one(rw, each, number, services or {}, measured)
             records.append(record)
+            measured = record.nodes_after, record.bytes_after
             if after is not None:
                 after(rw.model, record)
             changed |= record.changed
@@ -160,14 +162,17 @@ def run(
     raise AssertionError(f"passes still change the model after {limit} rounds: {records[-1]}")
 
 
-def _run_one(rw: Rewriter, each: Any, number: int, services: Mapping[str, Any]) -> PassRecord:
+def _run_one(
+    rw: Rewriter, each: Any, number: int, services: Mapping[str, Any], measured: tuple[int, int]
+) -> PassRecord:
+    """`measured`: the model's nodes and bytes before, which are those after where nothing matches."""
     rw.start_pass()
-    nodes, size = measure(rw.model)
+    nodes, size = measured
     start = time.perf_counter()
     accepted = {key: value for key, value in services.items() if key in each.run.__code__.co_varnames}
     each.run(rw, **accepted)
     seconds = time.perf_counter() - start
-    nodes_after, size_after = measure(rw.model)
+    nodes_after, size_after = measure(rw.model) if rw.matches else measured
     rejected = {f"{rule}: {why}": count for (rule, why), count in rw.rejections.items()}
     return PassRecord(each.name, number, seconds, dict(rw.matches), rejected, nodes, nodes_after, size, size_after)
 

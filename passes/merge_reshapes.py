@@ -120,7 +120,7 @@ def transpose_twice(node: ir.Node, rw: Rewriter) -> bool:
     inner = rw.producer(node.inputs[0], "Transpose")
     if inner is None or inner.inputs[0] is None:
         return False
-    perms = [_perm(each, rw) for each in (inner, node)]
+    perms = [permutation(each, rw) for each in (inner, node)]
     if perms[0] is None or perms[1] is None:
         return False
     perm = [perms[0][i] for i in perms[1]]
@@ -133,7 +133,8 @@ def transpose_twice(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
-def _perm(node: ir.Node, rw: Rewriter) -> list[int] | None:
+def permutation(node: ir.Node, rw: Rewriter) -> list[int] | None:
+    """The perm of a Transpose, the default one spelled out; None when it is not known."""
     perm = rw.view(node).attr("perm")
     if perm is RUNTIME:
         return None

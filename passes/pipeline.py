@@ -34,6 +34,7 @@ REGISTRY: dict[str, str] = {
     "fold-constants": "fold_constants:FoldConstants",
     "eliminate-identity": "eliminate_identity:EliminateIdentity",
     "merge-reshapes": "merge_reshapes:MergeReshapes",
+    "move-transposes": "move_transposes:MoveTransposes",
     "simplify-selection": "simplify_selection:SimplifySelection",
     "drop-broadcasts": "drop_broadcasts:DropBroadcasts",
     "eliminate-common-subexpressions": "eliminate_common_subexpressions:EliminateCommonSubexpressions",

@@ -8,7 +8,7 @@ import pytest
 # Tests compile what they test, and leave the user's cache alone; those of the cache name a folder of their own.
 os.environ["PFVM_CACHE"] = "off"
 
-pytest.register_assert_rewrite("support", "xla_cases", "control_flow", "cli_support", "capture_cases")
+pytest.register_assert_rewrite("support", "pass_settings", "xla_cases", "control_flow", "cli_support", "capture_cases")
 
 
 @pytest.fixture(scope="module")

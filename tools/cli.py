@@ -306,11 +306,14 @@ def devices() -> None:
 def view(
     paths: Annotated[list[Path], typer.Argument(help="Files, or artifacts directories.", show_default=False)],
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in the browser.")] = True,
+    export: Annotated[
+        Path | None, typer.Option("--export", help="Write one HTML file that needs nothing else, without drawings.")
+    ] = None,
 ) -> None:
-    """Show models in Netron."""
-    from .view import view as run_view
+    """Show stages, passes, plan, figures and log in one local page."""
+    from .view.command import view as run_view
 
-    run_view(paths, browser)
+    run_view(paths, browser, export)
 
 
 def main(arguments: list[str] | None = None) -> None:

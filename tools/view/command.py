@@ -1,0 +1,41 @@
+"""`pfvm view`: serves the page until interrupted, or writes it to a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from pfvm.compiler import exporter
+
+from .data import directory_data
+from .folder import labels, open_folder
+from .netron_files import netron_folder
+from .page import exported_page
+from .pass_diff import pass_diffs
+from .server import serve
+
+
+def view(paths: Sequence[Path], browser: bool, export: Path | None = None) -> None:
+    """Serves the page on 127.0.0.1 at a free port and prints its address; returns when interrupted.
+
+    export: writes one self-contained file instead, without Netron. Raises OptionError for a path that has nothing to
+    show, PfvmError where the file cannot be written.
+    """
+    folders = [open_folder(path) for path in paths]
+    if export is not None:
+        names = labels(folders)
+        data = [directory_data(folder, name) for folder, name in zip(folders, names)]
+        content = {"labels": names, "netron": False, "data": data, "diffs": [pass_diffs(folder) for folder in folders]}
+        exporter.write_text(export, exported_page(content).decode())
+        return
+    if netron_folder() is None:
+        print("without drawings: pip install 'pfvm[view]' brings Netron", file=sys.stderr)
+    with serve(folders) as address:
+        print(f"{address}  (Ctrl-C ends it)", flush=True)
+        if browser:
+            webbrowser.open(address)
+        while True:
+            time.sleep(3600)

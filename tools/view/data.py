@@ -1,0 +1,48 @@
+"""Everything that the page shows of one directory, as one JSON object. A part that cannot be read says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pfvm.errors import PfvmError
+
+from .folder import Folder
+from .outline import outline
+from .plan_data import plan_data
+
+
+def directory_data(folder: Folder, label: str) -> dict[str, Any]:
+    """`label`, `stages`, `passes`, `report`, `plan`, `log` and `errors` (part → message)."""
+    errors: dict[str, str] = {}
+
+    def part(name: str, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except PfvmError as error:
+            errors[name] = str(error)
+            return None
+
+    passes = part("passes", lambda: folder.read_json("passes.json"))
+    report = part("report", lambda: folder.read_json("report.json"))
+    return {
+        "label": label,
+        "stages": [outline(folder, stage) for stage in folder.stages],
+        "passes": passes,
+        "report": report,
+        "plan": part("plan", lambda: plan_data(folder, report)),
+        "log": part("log", lambda: _log(folder, passes, report)) or [],
+        "errors": errors,
+    }
+
+
+def _log(folder: Folder, passes: dict[str, Any] | None, report: dict[str, Any] | None) -> list[list[str]]:
+    """Lines with where they come from: *.log files, what passes and report say in words, the text of the plan."""
+    lines = [[name, line] for name in folder.logs() for line in (folder.read_text(name) or "").splitlines()]
+    for run in (passes or {}).get("passes", []):
+        head = f"round {run.get('round')} {run.get('name')}"
+        lines += [["passes.json", f"{head}: {rule} ×{count}"] for rule, count in (run.get("matches") or {}).items()]
+        lines += [["passes.json", f"{head}: not done: {why} ×{n}"] for why, n in (run.get("rejected") or {}).items()]
+    lines += [["report.json", str(note)] for note in (report or {}).get("notes", [])]
+    lines += [["l3ir.txt", line] for line in (folder.read_text("l3ir.txt") or "").splitlines()]
+    return lines

@@ -1,0 +1,108 @@
+"""The outline of a stage: its nodes and the types of its tensors, as the page's lists show them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pfvm.errors import PfvmError
+
+from .folder import Folder, StageFile
+
+SOURCE, MODULE, FROM, RULE = "pfvm.source", "pfvm.module", "pfvm.from", "pfvm.rule"
+
+
+def outline(folder: Folder, stage: StageFile) -> dict[str, Any]:
+    """`nodes`, `tensors` (name → FLOAT[2,n]) and `error`, which says why there is nothing to show."""
+    shown: dict[str, Any] = {"key": stage.key, "title": stage.title, "file": stage.file}
+    try:
+        content = folder.model_bytes(stage)
+    except PfvmError as error:
+        return {**shown, "nodes": [], "tensors": {}, "error": str(error)}
+    if content is None:
+        return {**shown, "nodes": [], "tensors": {}, "error": f"{stage.file} is not in this directory"}
+    try:
+        return {**shown, **_of_model(content, stage.file), "error": None}
+    except PfvmError as error:
+        return {**shown, "nodes": [], "tensors": {}, "error": str(error)}
+
+
+def has_external_data(content: bytes) -> bool:
+    """Has a model weights in another file? Only those of the model itself are read here."""
+    import onnx
+
+    graph = onnx.load_model_from_string(content).graph
+    return any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _weights(graph))
+
+
+def _weights(graph: Any) -> Iterator[Any]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for body in (attribute.g, *attribute.graphs):
+                yield from _weights(body)
+
+
+def _of_model(content: bytes, name: str) -> dict[str, Any]:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_model_from_string(content)
+    except DecodeError as error:
+        raise PfvmError(f"{name}: no ONNX model: {error}") from error
+    nodes = [_node(node, scope) for node, scope in _walk(model.graph, "")]
+    for function in model.functions:
+        nodes += [_node(node, f"{function.domain}::{function.name}") for node in function.node]
+    return {"nodes": nodes, "tensors": dict(_tensors(model.graph, onnx))}
+
+
+def _walk(graph: Any, scope: str) -> Iterator[tuple[Any, str]]:
+    """Every node with where it stands: "" for the graph itself, the name of the node whose body it is in."""
+    for node in graph.node:
+        yield node, scope
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _walk(body, node.name or (node.output[0] if node.output else node.op_type))
+
+
+def _node(node: Any, scope: str) -> dict[str, Any]:
+    meta = {entry.key: entry.value for entry in node.metadata_props}
+    return {
+        "op": node.op_type,
+        "name": node.name,
+        "in": list(node.input),
+        "out": list(node.output),
+        "scope": scope,
+        "source": meta.get(SOURCE),
+        "module": meta.get(MODULE),
+        "rule": meta.get(RULE),
+        "from": _names(meta.get(FROM)),
+    }
+
+
+def _names(text: str | None) -> list[str]:
+    """The names in `pfvm.from`: a JSON list, or names with commas between."""
+    if not text:
+        return []
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return [name.strip() for name in text.split(",") if name.strip()]
+    return [str(name) for name in found] if isinstance(found, list) else [str(found)]
+
+
+def _tensors(graph: Any, onnx: Any) -> Iterator[tuple[str, str]]:
+    for tensor in graph.initializer:
+        yield tensor.name, f"{onnx.TensorProto.DataType.Name(tensor.data_type)}[{','.join(map(str, tensor.dims))}]"
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        if value.type.HasField("tensor_type"):
+            kind = value.type.tensor_type
+            dims = [d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in kind.shape.dim]
+            yield value.name, f"{onnx.TensorProto.DataType.Name(kind.elem_type)}[{','.join(dims)}]"
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _tensors(body, onnx)

@@ -8,7 +8,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import onnx
 import onnx_ir as ir
@@ -87,11 +87,21 @@ def compile_model(
 
     records = pipeline.run(
         Rewriter(working, ShapeInference(working)),
-        pipeline.select(options.opt_level, options.passes, disabled),
+        _with_budget(pipeline.select(options.opt_level, options.passes, disabled), options.max_growth),
         {"evaluate": evaluate},
         after,
     )
     return CompileResult(working, records)
+
+
+def _with_budget(passes: list[Any], max_growth: int | None) -> list[Any]:
+    """Let folding use the whole of `max_growth`, for one result or for many."""
+    if max_growth is None:
+        return passes
+    return [
+        dataclasses.replace(each, slack=max_growth, max_growth=max_growth) if each.name == "fold-constants" else each
+        for each in passes
+    ]
 
 
 @collector.paused()
@@ -121,11 +131,14 @@ def _check_targets(source: Source, model: ir.Model, options: Options) -> None:
     if options.output is None or not isinstance(source, (str, os.PathLike)):
         return
     same = pathlib.Path(source).resolve() == options.output.resolve()
-    if not same and exporter.reads_from(model, exporter.data_path(options.output)):
-        raise OptionError(
-            f"--output={options.output}: {exporter.data_path(options.output)} holds the weights of {source}; "
-            "choose another name"
-        )
+    for data in _data_paths(options.output):
+        if not same and exporter.reads_from(model, data):
+            raise OptionError(f"--output={options.output}: {data} holds the weights of {source}; choose another name")
+
+
+def _data_paths(path: pathlib.Path) -> list[pathlib.Path]:
+    """Files beside `path` that writing a model there may replace."""
+    return [exporter.data_path(path, safetensors) for safetensors in (False, True)]
 
 
 def write_outputs(
@@ -141,14 +154,15 @@ def write_outputs(
     targets = [folder / "model.onnx", folder / "pfvm.onnx"] if folder is not None else []
     for target in [*targets, *([options.output] if options.output is not None else [])]:
         for model in (original, result.model):  # weights may lie in a file that is about to be replaced
-            exporter.load_from(model, exporter.data_path(target))
+            for data in _data_paths(target):
+                exporter.load_from(model, data)
     if folder is not None:
-        exporter.write_model(original, folder / "model.onnx", options.external_data)
-        exporter.write_model(result.model, folder / "pfvm.onnx", options.external_data)
+        exporter.write_model(original, folder / "model.onnx", options.external_data, options.safetensors)
+        exporter.write_model(result.model, folder / "pfvm.onnx", options.external_data, options.safetensors)
         exporter.write_text(folder / "passes.json", json.dumps(result.summary(), indent=1) + "\n")
         exporter.write_files(folder, files or {})
     if options.output is not None:
-        exporter.write_model(result.model, options.output, options.external_data)
+        exporter.write_model(result.model, options.output, options.external_data, options.safetensors)
 
 
 def _convert(model: ir.Model, opset: int) -> ir.Model:

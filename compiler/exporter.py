@@ -14,7 +14,7 @@ import onnx_ir as ir
 from pfvm.errors import PfvmError
 from pfvm.passes.effects import roots
 
-from . import external
+from . import external, weights
 from .importer import DECLARED_SHAPE
 from .signature import Interface
 
@@ -78,9 +78,9 @@ def weight_bytes(model: ir.Model) -> int:
     return sum(v.const_value.nbytes for g in graphs for v in g.initializers.values() if v.const_value is not None)
 
 
-def data_path(path: pathlib.Path) -> pathlib.Path:
+def data_path(path: pathlib.Path, safetensors: bool = False) -> pathlib.Path:
     """Where the weights of a model at `path` go when they are written beside it."""
-    return path.with_name(f"{path.name}.data")
+    return path.with_name(f"{path.name}.{'safetensors' if safetensors else 'data'}")
 
 
 def reads_from(model: ir.Model, path: pathlib.Path) -> bool:
@@ -103,18 +103,21 @@ def _tensors_in(model: ir.Model, path: pathlib.Path) -> Iterator[tuple[ir.Value,
                 yield value, tensor
 
 
-def write_model(model: ir.Model, path: str | os.PathLike, external_data: bool = False) -> None:
+def write_model(
+    model: ir.Model, path: str | os.PathLike, external_data: bool = False, safetensors: bool = False
+) -> None:
     """Write a model; an existing file is replaced only once the new one is complete.
 
-    With `external_data`, or when the weights exceed protobuf's 2 GiB, they go to `<name>.data` beside the file.
+    With `external_data`, or when the weights exceed protobuf's 2 GiB, they go to `<name>.data` beside the file; with
+    `safetensors`, to `<name>.safetensors`.
     Raises PfvmError when the file cannot be written; nothing is left behind then.
     """
     target = pathlib.Path(path)
-    beside = external_data or weight_bytes(model) > PROTOBUF_LIMIT - 2**24
+    beside = external_data or safetensors or weight_bytes(model) > PROTOBUF_LIMIT - 2**24
     with staged(target) as folder:
         source = model.clone()
         if beside:
-            ir.external_data.unload_from_model(source, folder, data_path(target).name, size_threshold_bytes=1024)
+            weights.unload(source, folder / data_path(target, safetensors).name, safetensors)
         else:
             ir.external_data.load_to_model(source)
         Interface.of(model).record(source)

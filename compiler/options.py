@@ -45,6 +45,10 @@ class Options(pydantic.BaseModel):
     opset: int | None = pydantic.Field(None, description="convert the model to this opset of ai.onnx first")
     verify: bool = pydantic.Field(False, description="run the model after every pass and compare with the original")
     external_data: bool = pydantic.Field(False, description="write the weights to a file beside the model")
+    safetensors: bool = pydantic.Field(False, description="write the weights to a safetensors file beside the model")
+    max_growth: int | None = pydantic.Field(
+        None, ge=0, description="bytes that constant folding may add to the model; else 1 KiB a result, 1 MiB in all"
+    )
     fused_ops: Literal["function", "inline"] = pydantic.Field(
         "function", description="fused nodes as calls of model-local functions, or not at all"
     )

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
+from . import tensor_bytes
 from .effects import Effect, bodies
 from .rewriter import Rewriter
 from .view import constant_tensor
@@ -84,27 +85,20 @@ def _tensor_key(tensor: ir.TensorProtocol) -> Key:
 
 
 def _merge_initializer(value: ir.Value, rw: Rewriter, tensors: ChainMap[Key, ir.Value]) -> None:
-    """Merge into an equal one; bytes are read only when another initializer has the same type and shape."""
+    """Merge into an equal one; bytes are read only when another initializer has the same type, shape and sample."""
     tensor = constant_tensor(value)
     if tensor is None or tensor.dtype == ir.DataType.STRING or value.is_graph_output():
         return
-    kind = (tensor.dtype, tuple(tensor.shape.numpy()))
-    alike = tensors.get(kind)
-    if alike is None:
-        tensors[kind] = value
-        return
-    tensors.setdefault((kind, _digest(alike)), alike)
-    first = tensors.setdefault((kind, _digest(value)), value)
+    kind: Key = (tensor.dtype, tuple(tensor.shape.numpy()))
+    for look in (tensor_bytes.sample, tensor_bytes.digest):
+        alike = tensors.get(kind)
+        if alike is None:
+            tensors[kind] = value
+            return
+        tensors.setdefault((*kind, look(alike)), alike)
+        kind = (*kind, look(value))
+    first = tensors.setdefault(kind, value)
     if first is not value:
         rw.replace_value(value, first)
         rw.drop_initializer(value)
         rw.matched("common initializer")
-
-
-def _digest(value: ir.Value) -> bytes:
-    """Hash of an initializer's bytes, kept on the value so that many of one shape are each read once."""
-    found = value.meta.get("pfvm.digest")
-    if found is None:
-        assert value.const_value is not None
-        found = value.meta["pfvm.digest"] = hashlib.sha256(value.const_value.tobytes()).digest()
-    return found

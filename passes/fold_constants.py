@@ -33,12 +33,14 @@ class FoldConstants:
 
     Integers, booleans and data movement are folded exactly in numpy; floating point arithmetic in one call of the
     evaluator that the compiler was given (left alone without one). A result is folded only when it is at most
-    `slack` bytes larger than the constants that die with it. Quantized weights stay quantized, and overridable
-    initializers, random and training-mode nodes are never folded.
+    `slack` bytes larger than the constants that die with it, and all of a compilation add at most `max_growth` bytes
+    to the model. Quantized weights stay quantized, and overridable initializers, random and training-mode nodes are
+    never folded.
     """
 
     name: ClassVar[str] = "fold-constants"
     slack: int = 1024
+    max_growth: int = 2**20
 
     def run(self, rw: Rewriter, evaluate: Evaluate | None = None) -> None:
         _fold_known_contents(rw)
@@ -48,7 +50,7 @@ class FoldConstants:
             assert node.graph is not None
             by_root[rw.root(node.graph)].append(node)
         for root, nodes in by_root.items():
-            _fold(rw, root, nodes, evaluate, self.slack)
+            _fold(rw, root, nodes, evaluate, self)
 
 
 # ---- contents known from shapes
@@ -158,9 +160,10 @@ def _bytes(value: ir.Value) -> float:
     return math.prod(shape) * value.dtype.itemsize
 
 
-def _fold(rw: Rewriter, root: ir.Graph, nodes: list[ir.Node], evaluate: Evaluate | None, slack: int) -> None:
+def _fold(rw: Rewriter, root: ir.Graph, nodes: list[ir.Node], evaluate: Evaluate | None, limits: FoldConstants) -> None:
     """Evaluate the constant nodes of one scope and replace those whose result may be stored."""
     reclaimed = _reclaimed_bytes(nodes)
+    slack = limits.slack
     chosen = _within_budget(rw, nodes, reclaimed, slack)
     needed = [out for node in nodes if node in chosen for out in node.outputs if _read_outside(out, chosen)]
     known = _evaluate(rw, root, _producers_of(needed, nodes), needed, evaluate)
@@ -172,6 +175,8 @@ def _fold(rw: Rewriter, root: ir.Graph, nodes: list[ir.Node], evaluate: Evaluate
             rw.reject("fold-constants", "the evaluated type differs from the inferred one")
         elif any(_bytes(out) == math.inf and known[out].nbytes > reclaimed[out] + slack for out in wanted):
             rw.reject("fold-constants", "the result would grow the model")
+        elif not rw.may_grow(sum(known[out].nbytes - reclaimed[out] for out in wanted), limits.max_growth):
+            rw.reject("fold-constants", "all results together would grow the model by more than max_growth")
         else:
             _replace(rw, node, *[known.get(out) for out in node.outputs])
 

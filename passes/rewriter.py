@@ -61,6 +61,7 @@ class Rewriter:
         self._root: dict[ir.Graph, ir.Graph] = {}
         self._owner: dict[ir.Graph, ir.Node] = {}
         self._positions: dict[ir.Graph, dict[ir.Value, list[int]]] = {}
+        self._grown = 0.0
         self._pooled: dict[tuple[ir.Graph, str, tuple[int, ...], bytes], ir.Value] = {}
 
     # ---- scopes
@@ -131,6 +132,18 @@ class Rewriter:
         """Count why a rule that looked applicable was not applied; returns False, for `return rw.reject(…)`."""
         self.rejections[rule, why] += 1
         return False
+
+    def may_grow(self, size: float, limit: int) -> bool:
+        """Whether constants may be stored that are `size` bytes larger than what dies with them; if so, they count.
+
+        `limit`: for all of a compilation. What takes no more than a node does (64 bytes) is free.
+        """
+        if size <= 64:
+            return True
+        if self._grown + size > limit:
+            return False
+        self._grown += size
+        return True
 
     # ---- listeners
 

@@ -115,6 +115,15 @@ def compile_command(
         bool, typer.Option("--verify", help="Run the model after every pass and compare with the original.")
     ] = False,
     external_data: Annotated[bool, typer.Option("--external-data", help="Weights in a file beside the model.")] = False,
+    safetensors: Annotated[
+        bool, typer.Option("--safetensors", help="Weights in a safetensors file beside the model.")
+    ] = False,
+    max_growth: Annotated[
+        int | None,
+        typer.Option(
+            "--max-growth", help="Bytes that folding may add to the model; default: 1 KiB a result, 1 MiB in all."
+        ),
+    ] = None,
     fused_ops: Annotated[
         str | None,
         typer.Option(

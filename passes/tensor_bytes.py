@@ -1,0 +1,54 @@
+"""Bytes of initializers, read no more than it takes to tell them apart; those in files are never mapped as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+_SAMPLE = 4096
+_CHUNK = 2**22
+
+
+def sample(value: ir.Value) -> bytes:
+    """Hash of the first and last bytes of an initializer, kept on the value: most unequal weights differ there."""
+    found = value.meta.get("pfvm.sample")
+    if found is None:
+        size = _tensor(value).nbytes
+        picked = hashlib.sha256()
+        for start in sorted({0, max(0, size - _SAMPLE)}):
+            picked.update(b"".join(_read(_tensor(value), start, min(size, start + _SAMPLE))))
+        found = value.meta["pfvm.sample"] = picked.digest()
+    return found
+
+
+def digest(value: ir.Value) -> bytes:
+    """Hash of all bytes of an initializer, kept on the value."""
+    found = value.meta.get("pfvm.digest")
+    if found is None:
+        whole = hashlib.sha256()
+        for part in _read(_tensor(value), 0, _tensor(value).nbytes):
+            whole.update(part)
+        found = value.meta["pfvm.digest"] = whole.digest()
+    return found
+
+
+def _tensor(value: ir.Value) -> ir.TensorProtocol:
+    assert value.const_value is not None
+    return value.const_value
+
+
+def _read(tensor: ir.TensorProtocol, start: int, end: int) -> Iterator[bytes | memoryview]:
+    """Bytes [start, end) of a tensor in pieces."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        yield memoryview(tensor.tobytes())[start:end]
+        return
+    with open(tensor.path, "rb", buffering=0) as file:
+        file.seek((tensor.offset or 0) + start)
+        while start < end:
+            part = file.read(min(_CHUNK, end - start))
+            if not part:  # the importer has checked the size; a file that shrank since is another file
+                raise OSError(f"{tensor.path} ends before the bytes of {tensor.name!r}")
+            yield part
+            start += len(part)

@@ -29,8 +29,6 @@ _REDUCTIONS = (
     "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
 )
 
-Build = Callable[[ir.Node, Sequence["ir.Value | None"], Perm, Rewriter], ir.Node]
-
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
@@ -185,10 +183,10 @@ def _slice(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
 
 
 _MAKERS: dict[str, Callable[[ir.Node, Rewriter, int], Turn | None]] = {
-    **dict.fromkeys(_UNARY, _unary),
-    **dict.fromkeys(_BROADCASTING, _broadcasting),
+    **dict.fromkeys(_UNARY.split(), _unary),
+    **dict.fromkeys(_BROADCASTING.split(), _broadcasting),
     **dict.fromkeys(("Concat", "Split", "Softmax", "LogSoftmax", "Hardmax", "ArgMax", "ArgMin"), _axis),
-    **dict.fromkeys(_REDUCTIONS, _reduction),
+    **dict.fromkeys(_REDUCTIONS.split(), _reduction),
     "Pad": _pad,
     "QuantizeLinear": _scaled,
     "DequantizeLinear": _scaled,

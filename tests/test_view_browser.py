@@ -71,7 +71,8 @@ def test_stages_link_a_node_to_what_it_became(browser: Any, planned: pathlib.Pat
         assert page.locator('.row[aria-selected="true"]').count() == 1
         page.frame_locator("iframe").locator("#canvas .node, .node").first.wait_for(timeout=20000)
         page.get_by_role("button", name="Planned").click()
-        assert "MNCore" in page.locator(".side").inner_text()
+        page.locator(".row", has_text="MNCoreDownload").first.click()
+        assert "the value that is moved" in detail.inner_text()
         page.get_by_role("searchbox").fill("relu")
         assert {row.split()[0] for row in page.locator(".row").all_inner_texts()} == {"Relu"}
 
@@ -100,6 +101,22 @@ def test_plan_report_and_log(browser: Any, planned: pathlib.Path) -> None:
         panel = shown.tab("Log")
         panel.get_by_role("searchbox").fill("y loc=LM")
         assert " of " in panel.locator(".bar .note").inner_text() and panel.locator(".row").count() > 0
+
+
+def test_a_schedule_of_xla_is_listed_and_its_layouts_are_read(browser: Any, tmp_path: pathlib.Path) -> None:
+    onnx.save(chain(2), tmp_path / "model.onnx")
+    line = "onnx_type=Tensor(dtype=FLOAT32 shape=2,3) layout={0,1} layout_kind=XLA dtype=f32 loc=HOST)"
+    (tmp_path / "l3ir.txt").write_text(f"fusion(x) -> (y.1)\n   in(0):x {line}\n  out(0):y.1 {line}\n")
+    (tmp_path / "report.json").write_text('{"machine": {"name": "xla:cpu"}, "vsm_cycles": null, "flops": 6}')
+    with visit(browser, tmp_path) as shown:
+        shown.page.get_by_role("button", name="Planned").click()
+        shown.page.get_by_role("option", name="fusion y.1").click()
+        assert "FLOAT32[2,3]" in shown.page.locator(".detail").inner_text()
+        assert "has no graph to draw" in shown.page.locator("#panel").inner_text()
+        panel = shown.tab("Plan")
+        assert "counted from shapes" in panel.inner_text() and "states no cycles" in panel.inner_text()
+        assert panel.locator(".words td").all_inner_texts() == ["0,0", "1,0", "0,1", "1,1", "0,2", "1,2"]
+        assert "are not known" in shown.tab("Report").inner_text()
 
 
 def test_layouts_are_those_of_the_planner(browser: Any, planned: pathlib.Path) -> None:

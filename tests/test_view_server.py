@@ -106,6 +106,13 @@ def test_a_broken_file_is_a_message_beside_the_others(artifacts: pathlib.Path) -
     assert exported["error"] is None and [node["op"] for node in exported["nodes"]] == ["Identity", "Add", "Mul"]
     assert "no ONNX model" in compiled["error"] and "not compressed by zstd" in planned["error"]
     assert "report.json: not JSON" in data["errors"]["report"] and data["errors"]["plan"]
+    (artifacts / "report.json").write_text('{"machine": "mncore2", "notes": 1}')
+    (artifacts / "passes.json").write_text('{"passes": [1]}')
+    (artifacts / "l3ir.txt").write_text("")
+    assert "not as pfvm writes them" in directory_data(open_folder(artifacts), "out")["errors"]["log"]
+    assert "not as pfvm writes it" in pass_diffs(open_folder(artifacts))["note"]
+    (artifacts / "model.onnx").write_bytes(b"\xff\xff no model")
+    assert "no ONNX model" in pass_diffs(open_folder(artifacts))["note"]
 
 
 def test_planned_graphs_are_unpacked(artifacts: pathlib.Path) -> None:

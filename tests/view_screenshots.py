@@ -21,7 +21,7 @@ def take(target: pathlib.Path, folder: pathlib.Path, name: str, dark: bool = Fal
                     panel.locator(".row").nth(2).click()
                 if tab == "Passes" and panel.locator("tbody button").count():
                     panel.locator("tbody button").first.click()
-                    panel.locator("tr.diff pre, tr.diff .list, tr.diff .note").first.wait_for()
+                    panel.get_by_text("Running the passes again").wait_for(state="detached")
                 shown.page.wait_for_timeout(700)
                 shown.page.screenshot(path=target / f"{name}-{tab.lower()}.png")
         browser.close()

@@ -21,18 +21,46 @@ def directory_data(folder: Folder, label: str) -> dict[str, Any]:
             return read()
         except PfvmError as error:
             errors[name] = str(error)
-            return None
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # JSON, but of another form
+            errors[name] = f"the files of this part are not as pfvm writes them: {error!r}"
+        return None
 
     passes = part("passes", lambda: folder.read_json("passes.json"))
     report = part("report", lambda: folder.read_json("report.json"))
+    plan = part("plan", lambda: plan_data(folder, report))
     return {
         "label": label,
-        "stages": [outline(folder, stage) for stage in folder.stages],
+        "stages": [_with_plan(outline(folder, stage), plan) for stage in folder.stages],
         "passes": passes,
         "report": report,
-        "plan": part("plan", lambda: plan_data(folder, report)),
+        "plan": plan,
         "log": part("log", lambda: _log(folder, passes, report)) or [],
         "errors": errors,
+    }
+
+
+def _with_plan(stage: dict[str, Any], plan: dict[str, Any] | None) -> dict[str, Any]:
+    """The planned stage with the Python lines of l3ir_index.json; where there is no graph, as l3ir.txt lists it."""
+    if stage["key"] != "planned" or plan is None:
+        return stage
+    if stage["missing"]:
+        blank: dict[str, Any] = {"scope": "", "rule": None, "from": []}
+        nodes = [{**blank, **node, "name": ""} for node in plan["nodes"]]
+        return {**stage, "nodes": nodes, "tensors": _types(plan), "error": None, "drawn": False}
+    known = {out: node for node in plan["nodes"] for out in node["out"]}
+    for node in stage["nodes"]:
+        planned = known.get(next(iter(node["out"]), ""), {})
+        node["source"] = node["source"] or planned.get("source")
+        node["module"] = node["module"] or planned.get("module")
+    return stage
+
+
+def _types(plan: dict[str, Any]) -> dict[str, str]:
+    """FLOAT32[2,3] of every value whose shape is known."""
+    return {
+        value["name"]: f"{value['onnx_dtype']}[{','.join(map(str, value['shape']))}]"
+        for value in plan["values"]
+        if value["shape"] is not None
     }
 
 

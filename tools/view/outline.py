@@ -15,13 +15,20 @@ SOURCE, MODULE, FROM, RULE = "pfvm.source", "pfvm.module", "pfvm.from", "pfvm.ru
 
 def outline(folder: Folder, stage: StageFile) -> dict[str, Any]:
     """`nodes`, `tensors` (name → FLOAT[2,n]) and `error`, which says why there is nothing to show."""
-    shown: dict[str, Any] = {"key": stage.key, "title": stage.title, "file": stage.file}
+    shown: dict[str, Any] = {
+        "key": stage.key,
+        "title": stage.title,
+        "file": stage.file,
+        "drawn": True,
+        "missing": False,
+    }
     try:
         content = folder.model_bytes(stage)
     except PfvmError as error:
         return {**shown, "nodes": [], "tensors": {}, "error": str(error)}
     if content is None:
-        return {**shown, "nodes": [], "tensors": {}, "error": f"{stage.file} is not in this directory"}
+        message = f"{stage.file} is not in this directory"
+        return {**shown, "nodes": [], "tensors": {}, "missing": True, "error": message}
     try:
         return {**shown, **_of_model(content, stage.file), "error": None}
     except PfvmError as error:
@@ -29,10 +36,10 @@ def outline(folder: Folder, stage: StageFile) -> dict[str, Any]:
 
 
 def has_external_data(content: bytes) -> bool:
-    """Has a model weights in another file? Only those of the model itself are read here."""
+    """Has model.onnx weights in another file? Only those in it are read here. Raises PfvmError where it is no model."""
     import onnx
 
-    graph = onnx.load_model_from_string(content).graph
+    graph = _parsed(content, "model.onnx").graph
     return any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _weights(graph))
 
 
@@ -47,16 +54,22 @@ def _weights(graph: Any) -> Iterator[Any]:
 
 def _of_model(content: bytes, name: str) -> dict[str, Any]:
     import onnx
-    from google.protobuf.message import DecodeError
 
-    try:
-        model = onnx.load_model_from_string(content)
-    except DecodeError as error:
-        raise PfvmError(f"{name}: no ONNX model: {error}") from error
+    model = _parsed(content, name)
     nodes = [_node(node, scope) for node, scope in _walk(model.graph, "")]
     for function in model.functions:
         nodes += [_node(node, f"{function.domain}::{function.name}") for node in function.node]
     return {"nodes": nodes, "tensors": dict(_tensors(model.graph, onnx))}
+
+
+def _parsed(content: bytes, name: str) -> Any:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        return onnx.load_model_from_string(content)
+    except DecodeError as error:
+        raise PfvmError(f"{name}: no ONNX model: {error}") from error
 
 
 def _walk(graph: Any, scope: str) -> Iterator[tuple[Any, str]]:

@@ -16,21 +16,30 @@ from .outline import has_external_data
 
 def pass_diffs(folder: Folder) -> dict[str, Any]:
     """`diffs`: "round/name" → {removed, added}: lines `Gemm(x, w) -> (y)`; `note`: why there are none, or None."""
+    try:
+        return _diffs(folder)
+    except PfvmError as error:
+        return _none(f"the passes cannot be run again: {error}")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # JSON, but of another form
+        return _none(f"passes.json is not as pfvm writes it: {error!r}")
+
+
+def _none(why: str) -> dict[str, Any]:
+    return {"diffs": {}, "note": f"no diffs: {why}"}
+
+
+def _diffs(folder: Folder) -> dict[str, Any]:
     recorded = folder.read_json("passes.json")
     content = folder.read("model.onnx")
     if recorded is None or content is None:
-        missing = "passes.json" if recorded is None else "model.onnx"
-        return {"diffs": {}, "note": f"no diffs: {missing} is not in this directory"}
+        return _none(f"{'passes.json' if recorded is None else 'model.onnx'} is not in this directory")
     if has_external_data(content):
-        return {"diffs": {}, "note": "no diffs: weights of model.onnx are in another file"}
-    try:
-        diffs, runs = _replay(content, recorded["passes"])
-    except (PfvmError, KeyError, TypeError) as error:
-        return {"diffs": {}, "note": f"no diffs: the passes cannot be run again: {error}"}
+        return _none("weights of model.onnx are in another file")
+    diffs, runs = _replay(content, recorded["passes"])
     for run in recorded["passes"]:
         if runs.get(_key(run["round"], run["name"])) != (run["matches"], run["nodes_before"], run["nodes_after"]):
-            note = f"no diffs: run again with default options, {run['name']} does something else in round"
-            return {"diffs": {}, "note": f"{note} {run['round']} than passes.json says"}
+            again = f"run again with default options, {run['name']} does something else in round {run['round']}"
+            return _none(f"{again} than passes.json says")
     return {"diffs": diffs, "note": None}
 
 

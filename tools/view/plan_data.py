@@ -92,6 +92,7 @@ def _value(value: L3Value) -> dict[str, Any]:
     return {
         "name": value.name,
         "type": (value.get("onnx_type") or "").removeprefix("Tensor(").removesuffix(")"),
+        "onnx_dtype": value.onnx_dtype,
         "shape": value.shape,
         "dtype": value.get("dtype"),
         "layout": value.get("layout"),

@@ -37,7 +37,7 @@ class Pages:
 
     def __init__(self, folders: Sequence[Folder]) -> None:
         self.folders = list(folders)
-        self._lock = threading.Lock()
+        self._reading, self._running = threading.Lock(), threading.Lock()  # each part is made once
         self._data = functools.cache(lambda number: directory_data(folders[number], labels(folders)[number]))
         self._diffs = functools.cache(lambda number: pass_diffs(folders[number]))
 
@@ -53,10 +53,10 @@ class Pages:
             case ["directories.json"]:
                 return _json({"labels": labels(self.folders), "netron": netron_files.netron_folder() is not None})
             case ["data", number] if self._has(number):
-                with self._lock:
+                with self._reading:
                     return _json(self._data(int(number)))
             case ["diffs", number] if self._has(number):
-                with self._lock:
+                with self._running:
                     return _json(self._diffs(int(number)))
             case ["netron", number, key, *rest] if self._has(number):
                 return self._netron(self.folders[int(number)], key, rest)
@@ -85,6 +85,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     pages: Pages
     hosts: tuple[str, ...] = ()
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # the browser left
+            super().handle()
 
     def do_GET(self) -> None:
         if not self._is_ours():
@@ -125,8 +129,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Set-Cookie", answer.cookie)
         self.end_headers()
         if self.command != "HEAD":
-            with contextlib.suppress(ConnectionError):  # the browser left
-                self.wfile.write(answer.content)
+            self.wfile.write(answer.content)
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing is printed for a request."""

@@ -27,8 +27,8 @@ PV.layoutView = (value, machine) => {
     const facts = PV.facts([['Type', value.type], ['Device dtype', value.dtype], ['Memory', [value.loc, value.addr].filter((x) => x !== null).join(' ')],
         ['Padding holds', value.pad], ['Layout', value.layout && PV.el('span', { class: 'mono' }, value.layout)]]);
     const parts = [PV.el('h3', {}, value.name), facts];
-    if (!value.axes || !machine) return [...parts, PV.note(value.layout && !value.axes
-        ? "Another compiler's layout: dimensions minor to major, and its tiles, as it writes them." : 'There is no layout to draw.')];
+    if (!value.axes && value.layout && value.shape) return [...parts, ...PV.linear(value)];
+    if (!value.axes || !machine) return [...parts, PV.note('There is no layout to draw.')];
     const levels = machine.levels;
     const place = Object.fromEntries(levels.map(([name]) => [name, 0]));
     const words = PV.extent(value, '');
@@ -76,4 +76,25 @@ PV.layoutView = (value, machine) => {
     };
     draw();
     return [...parts, PV.note('Numbers are indices of elements; cells that show the same one hold copies. Choose a cell to look inside.'), holder];
+};
+
+// XLA's layouts, {minor, …, major} and tiles: the order of elements in memory, where no tiles change it.
+PV.linear = (value) => {
+    const found = /^\{([\d,]*)(:.*)?\}$/.exec(value.layout);
+    if (!found) return [PV.note("Another compiler's layout, as it writes it.")];
+    const order = found[1] ? found[1].split(',').map(Number) : [];
+    if (order.some((axis) => axis >= value.shape.length)) return [PV.note("Another compiler's layout, as it writes it.")];
+    const strides = {};
+    let step = 1;
+    for (const axis of order) { strides[axis] = step; step *= value.shape[axis]; }
+    const parts = [PV.facts([['Axes', `${order.join(', ')} (minor to major)`],
+        ['Strides', order.length ? value.shape.map((_, axis) => strides[axis]).join(', ') : null]])];
+    if (found[2]) return [...parts, PV.note(`In tiles, ${found[2].slice(1)}: strides are those between elements before tiling.`)];
+    const count = Math.min(step, 64);
+    const cells = [...Array(count).keys()].map((at) => PV.el('td', { title: `element at offset ${at}` },
+        value.shape.map((size, axis) => Math.floor(at / strides[axis]) % size).join(',') || '·'));
+    const rows = [];
+    for (let at = 0; at < count; at += 8) rows.push(PV.el('tr', {}, PV.el('th', {}, String(at)), cells.slice(at, at + 8)));
+    return [...parts, PV.el('h3', {}, 'Elements in the order of memory'), PV.el('table', { class: 'words' }, PV.el('tbody', {}, rows)),
+        ...(step > count ? [PV.note(`and ${PV.number(step - count)} more`)] : [])];
 };

@@ -26,6 +26,7 @@ PV.tabs.push({ key: 'passes', title: 'Passes', show: (panel, data, state) => {
             (run.seconds * 1000).toFixed(2)].map((cell, i) => PV.el('td', { class: heads[i][1] }, cell)));
         return row;
     }));
+    const more = (runs.length > 250) ? [PV.note(`the first 250 of ${runs.length} runs; the Log tab has all`)] : [];
     const toggle = async (row, key, button) => {
         const open = button.getAttribute('aria-expanded') === 'true';
         button.setAttribute('aria-expanded', open ? 'false' : 'true');
@@ -40,7 +41,7 @@ PV.tabs.push({ key: 'passes', title: 'Passes', show: (panel, data, state) => {
     };
     const idle = PV.el('input', { type: 'checkbox', onchange: (event) => draw(event.currentTarget.checked) });
     panel.append(PV.el('h2', {}, 'Every pass'), PV.el('label', { class: 'note' }, idle, ' also those of the last round, which found nothing'),
-        PV.el('table', {}, PV.el('thead', {}, PV.el('tr', {}, heads.map(([text, kind]) => PV.el('th', { class: kind, scope: 'col' }, text)))), body));
+        PV.el('table', {}, PV.el('thead', {}, PV.el('tr', {}, heads.map(([text, kind]) => PV.el('th', { class: kind, scope: 'col' }, text)))), body), ...more);
     if (!changed.length) panel.append(PV.note('No pass changed anything.'));
     draw(false);
 } });

@@ -30,7 +30,8 @@ PV.tabs.push({ key: 'plan', title: 'Plan', show: (panel, data) => {
         chosen: (value) => detail.replaceChildren(...PV.layoutView(value, plan.machine)) });
     const side = PV.el('div', { class: 'side' }, values.parts);
     panel.append(section('Layout of a value', PV.el('div', { class: 'split layout' }, side, detail)));
-    const drawn = plan.values.find((value) => value.axes && value.shape.length > 1 && !['DRAM', 'IMM'].includes(value.loc)) || plan.values[0];
+    const drawn = plan.values.find((value) => value.axes && value.shape.length > 1 && !['DRAM', 'IMM'].includes(value.loc)) 
+        || plan.values.find((value) => value.layout && value.loc !== 'IMM') || plan.values[0];
     if (drawn) values.show(drawn);
 } });
 

@@ -1,15 +1,32 @@
 'use strict';
 // Every stage: an outline beside Netron's drawing; a chosen node shows what it became, its tensors, its Python line.
-PV.related = (node, nodes) => {
-    const names = new Set(node.out.filter(Boolean));
+PV.related = (node, own, nodes) => {
     const by = (test, why) => { const found = nodes.filter(test); return found.length ? { found, why } : null; };
-    const self = [node.name, ...node.out].filter(Boolean);
-    return by((other) => other.from.some((name) => self.includes(name))
+    const self = new Set([node.name, ...node.out].filter(Boolean));
+    const names = new Set(node.out.filter(Boolean));
+    const origin = PV.isMove(node) ? PV.moved(node, own) : null;
+    return by((other) => other.from.some((name) => self.has(name))
             || node.from.some((name) => name === other.name || other.out.includes(name)), 'made from it (pfvm.from)')
         || by((other) => other.out.some((name) => names.has(name)), 'makes the same value')
+        || (origin && by((other) => other.out.includes(origin), 'makes the value that is moved'))
+        || (origin && by((other) => other.in.includes(origin), 'reads the value that is moved'))
         || (node.source && by((other) => other.source === node.source && other.op === node.op, 'same Python line and operator'))
-        || (node.source && by((other) => other.source === node.source, 'same Python line'))
+        || (node.source && by((other) => other.source === node.source && !PV.isMove(other), 'same Python line'))
         || { found: [], why: '' };
+};
+
+PV.isMove = (node) => node.op.startsWith('MNCore');
+
+// The value that a chain of moves, which the plan inserted, begins with.
+PV.moved = (node, own) => {
+    const makers = new Map(own.flatMap((each) => each.out.map((name) => [name, each])));
+    let at = node;
+    for (let steps = 0; at && PV.isMove(at) && steps < own.length; steps += 1) {
+        const maker = makers.get(at.in[0]);
+        if (!maker || !PV.isMove(maker)) return at.in[0];
+        at = maker;
+    }
+    return null;
 };
 
 PV.nodeLabel = (node) => node.out.find(Boolean) || node.name || '';
@@ -25,6 +42,7 @@ PV.tabs.push({ key: 'stages', title: 'Stages', fill: true, show: (panel, data, s
         const view = PV.el('iframe', { class: 'frame', title: `${each.title} drawn by Netron`, sandbox: 'allow-scripts allow-same-origin allow-downloads',
             src: `netron/${state.number}/${encodeURIComponent(each.key)}/` });
         const size = each.nodes.length;
+        if (!each.drawn) return PV.el('div', { class: 'empty' }, `${each.file} is not in this directory: the schedule of l3ir.txt has no graph to draw`);
         if (!state.netron) return PV.el('div', { class: 'empty' }, state.embedded ? 'Drawings are left out of this file' : "pip install 'pfvm[view]' brings Netron, which draws the graph");
         if (size <= 1500) return view;
         const holder = PV.el('div', { class: 'empty' }, PV.el('p', {}, `${size.toLocaleString('en')} nodes take Netron a while.`),
@@ -38,7 +56,7 @@ PV.tabs.push({ key: 'stages', title: 'Stages', fill: true, show: (panel, data, s
     };
     const describe = (each, node, detail) => {
         const links = stages.filter((other) => other !== each && !other.error).map((other) => {
-            const { found, why } = PV.related(node, other.nodes);
+            const { found, why } = PV.related(node, each.nodes, other.nodes);
             const shown = found.slice(0, 12);
             return [PV.el('dt', {}, other.title), PV.el('dd', {}, found.length ? [PV.el('span', { class: 'note' }, why), shown.map((target) =>
                 PV.el('div', {}, PV.el('button', { type: 'button', class: 'link', onclick: () => open(other, target) }, `${target.op} ${PV.nodeLabel(target)}`))),

@@ -43,6 +43,7 @@ def test_the_wheel_installs_imports_and_compiles(tmp_path: pathlib.Path) -> None
     modules = {n for n in listed if n.endswith(".py") and not n.startswith(("tests/", "examples/"))}
     packed = set(zipfile.ZipFile(wheel).namelist())
     assert {f"pfvm/{name}" for name in modules} <= packed and "pfvm/py.typed" in packed
+    assert {f"pfvm/{name}" for name in listed if name.startswith("tools/view/static/")} <= packed
     assert not any(name.startswith(("pfvm/tests", "tests", "examples")) for name in packed)
     with tarfile.open(sdist) as archive:
         assert {"pyproject.toml", "LICENSE", "README.md"} <= {n.partition("/")[2] for n in archive.getnames()}

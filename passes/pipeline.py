@@ -39,6 +39,8 @@ REGISTRY: dict[str, str] = {
     "drop-broadcasts": "drop_broadcasts:DropBroadcasts",
     "eliminate-common-subexpressions": "eliminate_common_subexpressions:EliminateCommonSubexpressions",
     "fuse-transpose-gemm": "fuse_transpose_gemm:FuseTransposeGemm",
+    "fuse-conv": "fuse_conv:FuseConv",
+    "fuse-matmul-bias": "fuse_matmul_bias:FuseMatmulBias",
     "fuse-gemm-sum": "fuse_gemm_sum:FuseGemmSum",
     "fuse-cross-entropy-gradient": "fuse_cross_entropy_gradient:FuseCrossEntropyGradient",
     "fuse-cast-reduce-sum": "fuse_cast_reduce_sum:FuseCastReduceSum",

@@ -56,8 +56,8 @@ FREED = {
     "pad": ("2,6,5,7", f"{PADS} a = {THERE}(x) b = Pad(a, q) y = {BACK}(b)", ["Pad"]),
     "slice": (
         "2,2,4,2",
-        f"{ENDS} a = {THERE}(x) t = Slice(a, f, e, c) u = Slice(a, f, e, c) y0 = Add(t, u) y = {BACK}(y0)",
-        None,
+        f"{ENDS} a = {THERE}(x) t = Slice(a, f, e, c) b = Add(t, t) y = {BACK}(b)",
+        ["Slice", "Add"],
     ),
     "cast": (SAME, f"a = {THERE}(x) b = Cast <to = 11> (a) c = Cast <to = 1> (b) y = {BACK}(c)", ["Cast", "Cast"]),
     "argmax": (

@@ -175,10 +175,20 @@ def _fold(rw: Rewriter, root: ir.Graph, nodes: list[ir.Node], evaluate: Evaluate
             rw.reject("fold-constants", "the evaluated type differs from the inferred one")
         elif any(_bytes(out) == math.inf and known[out].nbytes > reclaimed[out] + slack for out in wanted):
             rw.reject("fold-constants", "the result would grow the model")
-        elif not rw.may_grow(sum(known[out].nbytes - reclaimed[out] for out in wanted), limits.max_growth):
+        elif not _charge(rw, sum(known[out].nbytes - reclaimed[out] for out in wanted), limits.max_growth):
             rw.reject("fold-constants", "all results together would grow the model by more than max_growth")
         else:
             _replace(rw, node, *[known.get(out) for out in node.outputs])
+
+
+def _charge(rw: Rewriter, size: float, limit: int) -> bool:
+    """Whether the model may grow by `size` bytes more; what takes no more than a node does (64 bytes) is free."""
+    if size <= 64:
+        return True
+    if rw.grown + size > limit:
+        return False
+    rw.grown += size
+    return True
 
 
 def _read_outside(value: ir.Value, nodes: Container[ir.Node]) -> bool:

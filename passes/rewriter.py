@@ -61,7 +61,7 @@ class Rewriter:
         self._root: dict[ir.Graph, ir.Graph] = {}
         self._owner: dict[ir.Graph, ir.Node] = {}
         self._positions: dict[ir.Graph, dict[ir.Value, list[int]]] = {}
-        self._grown = 0.0
+        self.grown = 0.0  # bytes that folding has added to the model
         self._pooled: dict[tuple[ir.Graph, str, tuple[int, ...], bytes], ir.Value] = {}
 
     # ---- scopes
@@ -132,18 +132,6 @@ class Rewriter:
         """Count why a rule that looked applicable was not applied; returns False, for `return rw.reject(…)`."""
         self.rejections[rule, why] += 1
         return False
-
-    def may_grow(self, size: float, limit: int) -> bool:
-        """Whether constants may be stored that are `size` bytes larger than what dies with them; if so, they count.
-
-        `limit`: for all of a compilation. What takes no more than a node does (64 bytes) is free.
-        """
-        if size <= 64:
-            return True
-        if self._grown + size > limit:
-            return False
-        self._grown += size
-        return True
 
     # ---- listeners
 
@@ -397,6 +385,11 @@ class Rewriter:
         assert value.is_initializer() and not value.uses() and not value.is_graph_output()
         assert value.graph is not None and value.name is not None
         del value.graph.initializers[value.name]
+
+    def drop_output(self, graph: ir.Graph, index: int) -> None:
+        """Let a body no longer hand out this output."""
+        graph.outputs.pop(index)
+        self._positions.pop(graph, None)
 
     def add_function(self, function: ir.Function, at: ir.Node) -> None:
         """Make a model-local function callable at `at`: add it, import its domain, raise the IR version to 8."""

@@ -1,0 +1,96 @@
+"""hoist-loop-invariants: compute once what every iteration computes alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from .dims import static_shape
+from .effects import Effect, bodies
+from .loops import LoopForm, loop_form, trip_count
+from .rewriter import Rewriter
+from .splice import own_tensor
+from .view import constant_tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class HoistLoopInvariants:
+    """Move pure nodes of a Loop or Scan body that read only outer values in front of the loop.
+
+    before:  y = Loop(n, c, x) { (i, c, a) → c, Add(a, Exp(w)) }      after:  e = Exp(w);  y = Loop(…) { … Add(a, e) }
+
+    A body that may not run at all must not fail because of what moved: then only operators move that cannot fail.
+    """
+
+    name: ClassVar[str] = "hoist-loop-invariants"
+
+    def run(self, rw: Rewriter) -> None:
+        for graph in reversed(list(rw.scopes())):  # inner loops first: what leaves one may leave the next
+            for node in list(graph):
+                form = loop_form(node, rw)
+                if form is not None:
+                    _hoist(form, rw)
+
+
+_UNARY = """Abs Neg Exp Sigmoid Tanh Relu Erf Cos Sin Softplus LeakyRelu Elu Floor Ceil Round Not Identity Transpose
+Shape Size Sqrt Log Reciprocal"""
+_TOTAL = frozenset(_UNARY.split())
+_BROADCASTING_OPS = "Add Sub Mul MatMul And Or Xor Less Greater Equal Where Max Min Sum"
+_BROADCASTING = frozenset(_BROADCASTING_OPS.split())
+
+
+def _hoist(form: LoopForm, rw: Rewriter) -> None:
+    trips = trip_count(form, rw)
+    for node in list(form.body):
+        if _invariant(node, form.body, rw) and ((trips or 0) > 0 or _cannot_fail(node, rw)):
+            _move(node, form, rw)
+            rw.matched("loop invariant")
+
+
+def _invariant(node: ir.Node, body: ir.Graph, rw: Rewriter) -> bool:
+    if node.op_type == "Constant" or bodies(node) or rw.effect(node) is not Effect.PURE:
+        return False
+    if any(out.is_graph_output() for out in node.outputs):
+        return False
+    values = [value for value in node.inputs if value is not None]
+    if all(constant_tensor(value) is not None for value in values):
+        return False  # folding's, or too large to store
+    return all(_outer(value, body) for value in values)
+
+
+def _outer(value: ir.Value, body: ir.Graph) -> bool:
+    """A value from outside, or a constant of the body, which may be made one outside."""
+    return value.graph is not body or constant_tensor(value) is not None
+
+
+def _cannot_fail(node: ir.Node, rw: Rewriter) -> bool:
+    if not rw.is_standard(node):
+        return False
+    if node.op_type in _TOTAL:
+        return True
+    values = [*(v for v in node.inputs if v is not None), *node.outputs]
+    return node.op_type in _BROADCASTING and all(static_shape(value) is not None for value in values)
+
+
+def _move(node: ir.Node, form: LoopForm, rw: Rewriter) -> None:
+    for i, value in enumerate(node.inputs):
+        tensor = constant_tensor(value)
+        if value is not None and value.graph is form.body and tensor is not None:
+            rw.set_input(node, i, rw.constant(own_tensor(tensor), str(value.name), form.node))
+    moved = rw.op(
+        node.op_type,
+        *node.inputs,
+        at=form.node,
+        domain=node.domain,
+        overload=node.overload,
+        outputs=len(node.outputs),
+        name=node.name,
+        attributes=list(node.attributes.values()),
+    )
+    moved.metadata_props.clear()
+    moved.metadata_props.update(node.metadata_props)
+    for old, new in zip(node.outputs, moved.outputs):
+        new.name = rw.unique_name(old.name) if old.name else ""
+    rw.replace(node, *moved.outputs)

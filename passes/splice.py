@@ -1,0 +1,128 @@
+"""Putting the nodes of a body into the graph around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from .effects import bodies
+from .rewriter import Rewriter
+from .view import renamed
+
+
+def splice(body: ir.Graph, at: ir.Node, formals: Mapping[ir.Value, ir.Value], rw: Rewriter) -> list[ir.Value]:
+    """Copy a body's nodes before `at`, its inputs replaced as `formals` says; returns the values of its outputs.
+
+    Every copy gets names of its own; the body's initializers become constants of the scope of `at`. An output may be
+    one of the values of `formals`.
+    """
+    values: dict[ir.Value, ir.Value] = dict(formals)
+    return [values[out] for out in _Copier(rw, at, values).copy(body)]
+
+
+class _Copier:
+    def __init__(self, rw: Rewriter, at: ir.Node, values: dict[ir.Value, ir.Value]) -> None:
+        self.rw, self.at, self.values = rw, at, values
+
+    def copy(self, body: ir.Graph) -> list[ir.Value]:
+        for value in body.initializers.values():
+            assert value.const_value is not None, f"initializer {value.name} of a body has no content"
+            self.values[value] = self.rw.constant(own_tensor(value.const_value), str(value.name), self.at)
+        for node in body:
+            copied = self.rw.op(
+                node.op_type,
+                *self._read(node),
+                at=self.at,
+                domain=node.domain,
+                overload=node.overload,
+                outputs=len(node.outputs),
+                name=node.name,
+                attributes=[self._attribute(attr) for attr in node.attributes.values()],
+            )
+            copied.metadata_props.update(node.metadata_props)
+            for old, new in zip(node.outputs, copied.outputs):
+                self.values[old] = new
+                new.name = self.rw.unique_name(old.name) if old.name else ""
+                if new.type is None:
+                    new.type = old.type
+        return list(body.outputs)
+
+    def _read(self, node: ir.Node) -> list[ir.Value | None]:
+        return [None if value is None else self.values.get(value, value) for value in node.inputs]
+
+    def _attribute(self, attr: ir.Attr) -> ir.Attr:
+        if attr.is_ref() or attr.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            return attr
+        if attr.type == ir.AttributeType.GRAPH:
+            return ir.AttrGraph(attr.name, self._nested(attr.as_graph()))
+        return ir.AttrGraphs(attr.name, [self._nested(graph) for graph in attr.as_graphs()])
+
+    def _nested(self, graph: ir.Graph) -> ir.Graph:
+        """A body within the body: a graph again, its names new as well."""
+        formals = [self._formal(value) for value in graph.inputs]
+        initializers = [self._formal(value) for value in graph.initializers.values()]
+        nodes = []
+        for node in graph:
+            copied = ir.Node(
+                node.domain,
+                node.op_type,
+                self._read(node),
+                [self._attribute(attr) for attr in node.attributes.values()],
+                overload=node.overload,
+                num_outputs=len(node.outputs),
+                name=self.rw.unique_name(node.name) if node.name else None,
+                doc_string=node.doc_string,
+                metadata_props=dict(node.metadata_props),
+            )
+            for old, new in zip(node.outputs, copied.outputs):
+                new.name = self.rw.unique_name(old.name) if old.name else ""
+                new.type, new.shape = old.type, old.shape
+                new.meta.update(old.meta)
+                self.values[old] = new
+            nodes.append(copied)
+        return ir.Graph(
+            formals, [self.values[out] for out in graph.outputs], nodes=nodes, initializers=initializers,
+            name=graph.name, doc_string=graph.doc_string,
+        )  # fmt: skip
+
+    def _formal(self, value: ir.Value) -> ir.Value:
+        name = self.rw.unique_name(str(value.name))
+        tensor = value.const_value
+        copied = ir.Value(
+            name=name,
+            type=value.type,
+            shape=value.shape,
+            const_value=None if tensor is None else renamed(tensor, name),
+            doc_string=value.doc_string,
+            metadata_props=dict(value.metadata_props),
+        )
+        copied.meta.update(value.meta)
+        self.values[value] = copied
+        return copied
+
+
+def own_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """A tensor that may be renamed."""
+    return renamed(tensor, f"{tensor.name}_copy")
+
+
+def replace_outputs(node: ir.Node, values: list[ir.Value], rw: Rewriter) -> None:
+    """Replace a node's outputs, by a copy where a graph output needs a value of its own, and erase the node."""
+    ready: list[ir.Value] = []
+    for old, new in zip(node.outputs, values):
+        taken = old.is_graph_output() and (not rw.can_replace(old, new) or new in ready)
+        ready.append(rw.op("Identity", new, at=node).outputs[0] if taken else new)
+    rw.replace(node, *ready)
+
+
+def may_replace_outputs(node: ir.Node, rw: Rewriter) -> bool:
+    """Whether a copy could be made of every graph output: Identity takes sequences from opset 14 on."""
+    if (rw.opset(node) or 0) >= 16:
+        return True
+    return all(isinstance(out.type, ir.TensorType) or not out.is_graph_output() for out in node.outputs)
+
+
+def body_nodes(node: ir.Node) -> int:
+    """Number of nodes in a node's bodies, nested ones included."""
+    return sum(1 for body in bodies(node) for _ in body.all_nodes())

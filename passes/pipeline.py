@@ -39,6 +39,8 @@ REGISTRY: dict[str, str] = {
     "eliminate-identity": "eliminate_identity:EliminateIdentity",
     "merge-reshapes": "merge_reshapes:MergeReshapes",
     "move-transposes": "move_transposes:MoveTransposes",
+    "simplify-slices": "simplify_slices:SimplifySlices",
+    "simplify-algebra": "simplify_algebra:SimplifyAlgebra",
     "simplify-selection": "simplify_selection:SimplifySelection",
     "drop-broadcasts": "drop_broadcasts:DropBroadcasts",
     "eliminate-common-subexpressions": "eliminate_common_subexpressions:EliminateCommonSubexpressions",

@@ -1,0 +1,198 @@
+"""simplify-slices: parts that are put together again, and parts of parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from .dims import same_dims
+from .rewriter import Rewriter
+from .rules import Rule, apply_rules, forward
+from .view import constant
+
+
+@dataclasses.dataclass(frozen=True)
+class SimplifySlices:
+    """Drop a Concat of all parts in order, merge nested Concats and Slices, read a part where it was put in.
+
+    before:  x ─ Split ─┬ a ─┐                  x ─ Slice(1:9) ─ Slice(2:4) ─ y    Concat(a[2], b[3]) ─ Slice(2:5) ─ z
+                        └ b ─ Concat ─ y
+    after:   x ─────────────────────── y        x ─ Slice(3:5) ─ y                 b ─ z
+
+    Only data moves, so every type and value is kept. Bounds must be constant and the dims that they cut proved.
+    """
+
+    name: ClassVar[str] = "simplify-slices"
+
+    def run(self, rw: Rewriter) -> None:
+        apply_rules(rw, RULES)
+
+
+Cut = tuple[int, int, int]
+"""Axis, start and end of a Slice by steps of 1 along one axis, resolved against a known dim."""
+
+
+def _cut(node: ir.Node | None, rw: Rewriter) -> Cut | None:
+    if node is None or node.inputs[0] is None or node.inputs[0].shape is None:
+        return None
+    view, shape = rw.view(node), node.inputs[0].shape
+    starts, ends, axes = view.ints("starts"), view.ints("ends"), view.ints("axes")
+    steps = view.ints("steps") if view.opset >= 10 else None
+    if not (isinstance(starts, tuple) and isinstance(ends, tuple)) or len(starts) != 1 or len(ends) != 1:
+        return None
+    axis = (0,) if axes is None else axes
+    if not isinstance(axis, tuple) or not (steps is None or steps == (1,)) or not -len(shape) <= axis[0] < len(shape):
+        return None
+    number = axis[0] % len(shape)
+    dim = shape[number]
+    if not isinstance(dim, int):
+        return None
+    bounds = [min(max(bound + dim if bound < 0 else bound, 0), dim) for bound in (starts[0], ends[0])]
+    return number, bounds[0], max(bounds)
+
+
+def slice_of_slice(node: ir.Node, rw: Rewriter) -> bool:
+    """Slice(Slice(x)) along the same axis → Slice(x)."""
+    inner = rw.producer(node.inputs[0], "Slice")
+    outer_cut, inner_cut = _cut(node, rw), _cut(inner, rw)
+    if inner is None or outer_cut is None or inner_cut is None or outer_cut[0] != inner_cut[0]:
+        return False
+    axis, start, end = outer_cut
+    first = inner_cut[1]
+    new = rw.op("Slice", inner.inputs[0], at=node, starts=[first + start], ends=[first + end], axes=[axis])
+    rw.replace(node, new.outputs[0])
+    return True
+
+
+def slice_of_concat(node: ir.Node, rw: Rewriter) -> bool:
+    """Slice(Concat(…)) that lies in one of the parts → that part, or Slice of it."""
+    concat, cut = rw.producer(node.inputs[0], "Concat"), _cut(node, rw)
+    if concat is None or cut is None or node.outputs[0].shape is None:
+        return False
+    axis, start, end = cut
+    along, rank = rw.view(concat).attr("axis"), len(node.outputs[0].shape)
+    if not isinstance(along, int) or along % rank != axis or start == end:
+        return False
+    offset = 0
+    for part in concat.inputs:
+        if part is None or part.shape is None or len(part.shape) != rank:
+            return False
+        size = part.shape[axis]
+        if not isinstance(size, int):
+            return False
+        if offset <= start and end <= offset + size:
+            if (start, end) == (offset, offset + size):
+                return same_dims(part.shape, node.outputs[0].shape) and forward(node, rw, part, "slice_of_concat")
+            new = rw.op("Slice", part, at=node, starts=[start - offset], ends=[end - offset], axes=[axis])
+            rw.replace(node, new.outputs[0])
+            return True
+        offset += size
+    return False
+
+
+def concat_of_parts(node: ir.Node, rw: Rewriter) -> bool:
+    """Concat of all the outputs of a Split, or of Slices that follow each other from 0 to the end → what was cut."""
+    axis, first = rw.view(node).attr("axis"), node.inputs[0]
+    if not isinstance(axis, int) or len(node.inputs) < 2 or first is None or first.shape is None or not first.shape:
+        return False
+    axis %= len(first.shape)
+    whole = _split_whole(node, axis, rw) or _sliced_whole(node, axis, rw)
+    if whole is None or not same_dims(whole.shape, node.outputs[0].shape):
+        return False
+    return forward(node, rw, whole, "concat_of_parts")
+
+
+def _split_whole(node: ir.Node, axis: int, rw: Rewriter) -> ir.Value | None:
+    split = rw.producer(node.inputs[0], "Split")
+    if split is None or split.inputs[0] is None or list(split.outputs) != list(node.inputs):
+        return None
+    along = rw.view(split).attr("axis")
+    rank = len(split.inputs[0].shape) if split.inputs[0].shape is not None else None
+    return split.inputs[0] if rank and isinstance(along, int) and along % rank == axis else None
+
+
+def _sliced_whole(node: ir.Node, axis: int, rw: Rewriter) -> ir.Value | None:
+    whole: ir.Value | None = None
+    reached = 0
+    for part in node.inputs:
+        piece = rw.producer(part, "Slice")
+        cut = _cut(piece, rw)
+        if piece is None or cut is None or cut[:2] != (axis, reached):
+            return None
+        if whole is not None and piece.inputs[0] is not whole:
+            return None
+        whole, reached = piece.inputs[0], cut[2]
+    return whole if whole is not None and whole.shape is not None and whole.shape[axis] == reached else None
+
+
+def concat_of_concat(node: ir.Node, rw: Rewriter) -> bool:
+    """Concat(a, Concat(b, c)) along the same axis, the inner one read here alone → Concat(a, b, c)."""
+    axis, out = rw.view(node).attr("axis"), node.outputs[0]
+    if not isinstance(axis, int) or out.shape is None:
+        return False
+    rank, parts = len(out.shape), list[ir.Value | None]()
+    for part in node.inputs:
+        inner = rw.producer(part, "Concat")
+        along = rw.view(inner).attr("axis") if inner is not None else None
+        own = part is not None and len(part.uses()) == 1 and not part.is_graph_output()
+        here = inner is not None and inner.graph is node.graph
+        if inner is not None and own and here and isinstance(along, int) and along % rank == axis % rank:
+            parts.extend(inner.inputs)
+        else:
+            parts.append(part)
+    if len(parts) == len(node.inputs):
+        return False
+    rw.replace(node, rw.op("Concat", *parts, at=node, axis=axis).outputs[0])
+    return True
+
+
+def gather_of_concat(node: ir.Node, rw: Rewriter) -> bool:
+    """Gather of one constant index from a Concat → Gather from the part that holds it."""
+    concat, index, axis = rw.producer(node.inputs[0], "Concat"), constant(node.inputs[1]), rw.view(node).attr("axis")
+    data = node.inputs[0]
+    if concat is None or index is None or index.size != 1 or data is None or data.shape is None:
+        return False
+    along, rank = rw.view(concat).attr("axis"), len(data.shape)
+    if not isinstance(along, int) or not isinstance(axis, int) or along % rank != axis % rank:
+        return False
+    axis %= rank
+    sizes = [part.shape[axis] if part is not None and part.shape is not None else None for part in concat.inputs]
+    numbers = [size for size in sizes if isinstance(size, int)]
+    place = int(index.reshape(()))
+    place = place + sum(numbers) if place < 0 else place
+    if len(numbers) != len(sizes) or not 0 <= place < sum(numbers):
+        return False
+    ends = np.cumsum(numbers)
+    which = int(np.searchsorted(ends, place, side="right"))
+    local = np.full(index.shape, place - (int(ends[which]) - numbers[which]), index.dtype)
+    at = rw.constant(local, f"{node.outputs[0].name}_index", node)
+    rw.replace(node, rw.op("Gather", concat.inputs[which], at, at=node, axis=axis).outputs[0])
+    return True
+
+
+def split_for_one(node: ir.Node, rw: Rewriter) -> bool:
+    """Split of which one output is read, with known sizes → Slice."""
+    used, view = rw.view(node).used_outputs(), rw.view(node)
+    source, axis = node.inputs[0], view.attr("axis")
+    if len(used) != 1 or len(node.outputs) < 2 or source is None or source.shape is None or not isinstance(axis, int):
+        return False
+    axis %= len(source.shape)
+    sizes = [out.shape[axis] if out.shape is not None else None for out in node.outputs]
+    numbers = [size for size in sizes[: used[0] + 1] if isinstance(size, int)]
+    if len(numbers) != used[0] + 1:
+        return False
+    start = sum(numbers[:-1])
+    new = rw.op("Slice", source, at=node, starts=[start], ends=[start + numbers[-1]], axes=[axis])
+    rw.replace(node, *[None] * used[0], new.outputs[0])
+    return True
+
+
+RULES: dict[str, list[Rule]] = {
+    "Slice": [slice_of_slice, slice_of_concat],
+    "Concat": [concat_of_parts, concat_of_concat],
+    "Gather": [gather_of_concat],
+    "Split": [split_for_one],
+}

@@ -45,6 +45,7 @@ REGISTRY: dict[str, str] = {
     "drop-broadcasts": "drop_broadcasts:DropBroadcasts",
     "eliminate-common-subexpressions": "eliminate_common_subexpressions:EliminateCommonSubexpressions",
     "fuse-transpose-gemm": "fuse_transpose_gemm:FuseTransposeGemm",
+    "fuse-softmax": "fuse_softmax:FuseSoftmax",
     "fuse-conv": "fuse_conv:FuseConv",
     "fuse-matmul-bias": "fuse_matmul_bias:FuseMatmulBias",
     "fuse-gemm-sum": "fuse_gemm_sum:FuseGemmSum",

@@ -83,12 +83,14 @@ def inverse(perm: Perm) -> Perm:
 
 
 def _base(value: ir.Value, rw: Rewriter) -> tuple[ir.Value, Perm | None]:
-    """What the value is a Transpose of, and the perm; itself and None when it is not one."""
-    node = rw.producer(value, "Transpose")
-    perm = permutation(node, rw) if node is not None else None
-    if node is None or perm is None or node.inputs[0] is None:
-        return value, None
-    return node.inputs[0], tuple(perm)
+    """What the value is a Transpose of, through chains of them, and the perm; itself and None when it is not one."""
+    found: Perm | None = None
+    while (node := rw.producer(value, "Transpose")) is not None and node.inputs[0] is not None:
+        perm = permutation(node, rw)
+        if perm is None:
+            break
+        value, found = node.inputs[0], tuple(perm) if found is None else compose(tuple(perm), found)
+    return value, found
 
 
 def _candidates(region: dict[ir.Node, Turn], rw: Rewriter) -> list[Perm]:

@@ -12,7 +12,7 @@ from pfvm.errors import NoDeviceError, OptionError, UnsupportedOpError, short
 
 from .ort_errors import load_error
 from .ort_expand.expander import expand as expand_model
-from .ort_expand.expander import needs_expansion
+from .ort_expand.expander import needs_expansion, overwrites, without_overwriting
 from .ort_model import external_folder, large_initializers, serialize
 from .ort_values import to_ort
 
@@ -120,9 +120,18 @@ def open_session(
         except Exception as error:
             raise load_error(error, model if isinstance(model, ir.Model) else None, device) from error
 
-    if not expand or not isinstance(source, bytes):
+    if not isinstance(source, bytes):
+        return create(source), memory
+    if not expand:
+        if isinstance(model, ir.Model) and any(map(_overwrites, model.graph.all_nodes())):
+            source = without_overwriting(onnx.ModelProto.FromString(source)).SerializeToString()
         return create(source), memory
     return _create_expanded(source, create), memory
+
+
+def _overwrites(node: ir.Node) -> bool:
+    numbers = [(a.name, a.as_int()) for a in node.attributes.values() if a.type == ir.AttributeType.INT]
+    return node.domain == "" and overwrites(numbers, node.op_type)
 
 
 def run_values(

@@ -2,13 +2,15 @@
 
 Values are float, int64 or bool tensors of rank 0 to 3 over a small set of sizes, one of them symbolic. Operators are
 those that passes rewrite, with a bias to no-ops, shared operands, shape arithmetic, constants and graph outputs in the
-middle of chains; If and Loop bodies capture outer values.
+middle of chains; If, Loop and Scan bodies capture outer values; local functions are called several times; operators of
+training run, and so do random ones whose numbers nobody reads.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -36,6 +38,7 @@ class Builder:
         self.values: list[Tensor] = list(outer.values) if outer else []
         self.nodes: list[onnx.NodeProto] = []
         self.initializers = outer.initializers if outer else []
+        self.functions: list[onnx.FunctionProto] = outer.functions if outer else []
         self.depth = outer.depth + 1 if outer else 0
         self.own: list[Tensor] = []
 
@@ -44,11 +47,16 @@ class Builder:
         return f"v{self.counter[0]}"
 
     def emit(self, op: str, inputs: list[str], dtype: int, size: tuple[int, ...], /, **attributes: object) -> Tensor:
-        tensor = Tensor(self.name(), dtype, tuple(size))
-        self.nodes.append(helper.make_node(op, inputs, [tensor.name], **attributes))
-        self.values.append(tensor)
-        self.own.append(tensor)
-        return tensor
+        return self.emit_all(op, inputs, dtype, [size], **attributes)[0]
+
+    def emit_all(
+        self, op: str, inputs: list[str], dtype: int, sizes: Sequence[tuple[int, ...]], /, **attributes: object
+    ) -> list[Tensor]:
+        tensors = [Tensor(self.name(), dtype, tuple(size)) for size in sizes]
+        self.nodes.append(helper.make_node(op, inputs, [tensor.name for tensor in tensors], **attributes))
+        self.values.extend(tensors)
+        self.own.extend(tensors)
+        return tensors
 
     def constant(self, array: np.ndarray) -> str:
         name = self.name()
@@ -176,6 +184,94 @@ class Builder:
             size = min(end, x.shape[-1])
             self.emit("Slice", [x.name, self.ints(0), self.ints(end), self.ints(-1)], FLOAT, (*x.shape[:-1], size))
 
+    def permute(self) -> None:
+        """Between two transposes stands what passes may carry them through."""
+        x = self.pick(FLOAT, 3)
+        if x is None:
+            return
+        there = self.rng.sample(range(3), 3)
+        size = tuple(x.shape[i] for i in there)
+        y = self.emit("Transpose", [x.name], FLOAT, size, perm=there)
+        kind = self.rng.choice(["Relu", "ReduceMean", "Concat", "Softmax", "Pad"])
+        if kind == "ReduceMean":
+            axis = self.rng.randrange(3)
+            size = (*size[:axis], 1, *size[axis + 1 :])
+            y = self.emit(kind, [y.name], FLOAT, size, axes=[axis], keepdims=1)
+        elif kind == "Concat":
+            axis = self.rng.randrange(3)
+            size = (*size[:axis], 2 * size[axis], *size[axis + 1 :])
+            y = self.emit(kind, [y.name, y.name], FLOAT, size, axis=axis)
+        elif kind == "Pad":
+            size = (size[0], size[1] + 1, size[2])
+            y = self.emit(kind, [y.name, self.ints(0, 1, 0, 0, 0, 0)], FLOAT, size)
+        else:
+            y = self.emit(kind, [y.name], FLOAT, size)
+        back = [there.index(i) for i in range(3)] if self.rng.random() < 0.7 else self.rng.sample(range(3), 3)
+        self.emit("Transpose", [y.name], FLOAT, tuple(size[i] for i in back), perm=back)
+
+    def select(self) -> None:
+        x, y = self.pick(FLOAT), self.pick(FLOAT)
+        if x and y and x.shape == y.shape:
+            known = self.constant(np.array(self.rng.random() < 0.5))
+            computed = self.emit("Greater", [x.name, y.name], BOOL, x.shape).name
+            self.emit("Where", [self.rng.choice([known, computed]), x.name, y.name], FLOAT, x.shape)
+
+    def split(self) -> None:
+        x = self.pick(FLOAT)
+        if x and x.shape and x.shape[-1] == 2:
+            halves = self.emit_all("Split", [x.name], FLOAT, [(*x.shape[:-1], 1)] * 2, axis=-1)
+            if self.rng.random() < 0.5:
+                self.emit("Concat", [half.name for half in halves], FLOAT, x.shape, axis=-1)
+
+    def batch_norm(self) -> None:
+        """As in training: the running statistics are results too, some of them unread."""
+        x = self.pick(FLOAT, 2)
+        if x and x.shape[1]:
+            scale = [self.constant(np.full(x.shape[1], 1.0 + i, np.float32)) for i in range(4)]
+            sizes = [x.shape, (x.shape[1],), (x.shape[1],)]
+            self.emit_all("BatchNormalization", [x.name, *scale], FLOAT, sizes, training_mode=1)
+
+    def training_dropout(self) -> None:
+        x = self.pick(FLOAT)
+        if x:
+            inputs = [x.name, self.constant(np.float32(0.5)), self.constant(np.array(True))]
+            self.emit("Dropout", inputs, FLOAT, x.shape)
+            dropped = self.values.pop()
+            self.own.pop()
+            self.shape_of(dropped)
+
+    def call(self) -> None:
+        x = self.pick(FLOAT)
+        if x is None:
+            return
+        if not self.functions or self.rng.random() < 0.5:
+            ops = [self.rng.choice(["Relu", "Tanh", "Neg", "Identity"]) for _ in range(self.rng.randint(1, 3))]
+            inner = [helper.make_node(op, [f"t{i}"], [f"t{i + 1}"]) for i, op in enumerate(ops)]
+            inner.append(helper.make_node("Constant", [], ["one"], value=numpy_helper.from_array(np.float32(1))))
+            inner.append(helper.make_node("Add", [f"t{len(ops)}", "one"], ["out"]))
+            opsets = [helper.make_opsetid("", 17)]
+            name = f"Local{len(self.functions)}"
+            self.functions.append(helper.make_function("local", name, ["t0"], ["out"], inner, opsets))
+        self.emit(self.rng.choice(self.functions).name, [x.name], FLOAT, x.shape, domain="local")
+
+    def scan(self) -> None:
+        """A running sum of what the body makes of each row and of outer values."""
+        x, start = self.pick(FLOAT, 2), self.pick(FLOAT, 1)
+        if x is None or start is None or self.depth > 1 or x.shape[1] != start.shape[0]:
+            return
+        inner = Builder(self.rng, self)
+        carried, row = (Tensor(self.name(), FLOAT, start.shape) for _ in range(2))
+        inner.values += [carried, row]
+        for _ in range(self.rng.randint(1, 3)):
+            inner.step()
+        last = next((v for v in reversed(inner.own) if v.dtype == FLOAT and v.shape == start.shape), row)
+        total = inner.emit(
+            "Tanh", [inner.emit("Add", [carried.name, last.name], FLOAT, start.shape).name], FLOAT, start.shape
+        )
+        kept = inner.emit("Identity", [total.name], FLOAT, start.shape)
+        body = helper.make_graph(inner.nodes, self.name(), [_info(carried), _info(row)], [_info(total), _info(kept)])
+        self.emit_all("Scan", [start.name, x.name], FLOAT, [start.shape, x.shape], body=body, num_scan_inputs=1)
+
     def constant_chain(self) -> None:
         a = self.constant(np.array(self.rng.sample(range(8), 2), np.float32))
         b = self.emit(self.rng.choice(["Exp", "Neg", "Relu"]), [a], FLOAT, (2,))
@@ -233,6 +329,7 @@ class Builder:
 _STEPS = [
     *("unary", "no_op", "no_op", "binary", "again", "transpose", "matmul", "count", "shape_arithmetic"),
     *("squeeze", "cut", "constant_chain", "noise", "branch", "loop"),
+    *("permute", "select", "split", "batch_norm", "training_dropout", "call", "scan"),
 ]
 
 
@@ -261,4 +358,5 @@ def random_model(seed: int, steps: int = 12) -> onnx.ModelProto:
         [_info(v) for v in outputs.values()],
         builder.initializers,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    return helper.make_model(graph, opset_imports=opsets, functions=builder.functions, ir_version=8)

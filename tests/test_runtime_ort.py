@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from pfvm.compiler.importer import read_model
 from pfvm.errors import InputError, InvalidModelError, OptionError, UnsupportedOpError
 from pfvm.runtime import ort_model, ort_session
@@ -335,3 +336,22 @@ def test_thread_count_is_passed_on() -> None:
     assert ort_session.session_options().use_deterministic_compute
     with pytest.raises(OptionError, match="threads must be at least 1"):
         ort_session.session_options(threads=0)
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+def test_batch_normalization_of_training_leaves_its_inputs_as_they_are(optimize: bool) -> None:
+    """ONNX Runtime's own kernel updates initializers and the caller's arrays in place."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[4,2,3] x, float[2] mean, float[2] var) =>
+        (float[4,2,3] y, float[2] m, float[2] v, float[2] first) <float[2] s = {1,2}, float[2] b = {3,4}> {
+        y, running, v = BatchNormalization <training_mode = 1> (x, s, b, mean, var)
+        m = Neg (running)  o, a, c = BatchNormalization <training_mode = 1> (x, s, b, s, b)  first = Add (a, s) }"""
+    proto = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    feeds = {name: random.random(shape, np.float32) for name, shape in (("x", (4, 2, 3)), ("mean", 2), ("var", 2))}
+    before = {name: value.copy() for name, value in feeds.items()}
+    expected = dict(zip(("y", "m", "v", "first"), ReferenceEvaluator(proto).run(None, feeds)))
+    executable = OrtExecutable(ir.from_proto(proto), optimize=optimize, expand=optimize)
+    for _ in range(2):
+        for name, value in executable(feeds).items():
+            np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
+        assert all((feeds[name] == value).all() for name, value in before.items())

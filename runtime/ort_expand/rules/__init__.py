@@ -8,6 +8,7 @@ from pfvm.runtime.ort_expand.node import Rule
 
 from . import (
     attention,
+    batch_norm,
     blocks,
     convolution,
     doubles,
@@ -22,6 +23,7 @@ from . import (
 
 _TABLES: tuple[Mapping[tuple[str, str], Rule], ...] = (
     attention.RULES,
+    batch_norm.RULES,
     blocks.RULES,
     convolution.RULES,
     doubles.RULES,
@@ -39,6 +41,9 @@ RULES: Mapping[tuple[str, str], tuple[Rule, ...]] = {
 
 OLD_FORMS: Mapping[tuple[str, str], tuple[Rule, ...]] = {key: (rule,) for key, rule in old_forms.RULES.items()}
 """For models of opset 1 to 6, before they are raised."""
+
+OVERWRITING: Mapping[tuple[str, str], tuple[Rule, ...]] = {key: (rule,) for key, rule in batch_norm.RULES.items()}
+"""For kernels that write into their inputs, wherever they run."""
 
 WITHOUT_AN_ERROR: frozenset[tuple[str, str]] = frozenset(
     {*attention.RULES, *blocks.RULES, *spectral.RULES, ("", "ReduceMax"), ("", "ReduceMin"), ("", "ConvInteger")}

@@ -1,0 +1,29 @@
+"""BatchNormalization in training mode. ONNX Runtime's kernel computes the running statistics in the memory of those
+that it is given: of initializers, which other nodes and later calls read, and of the caller's arrays."""
+
+from __future__ import annotations
+
+from pfvm.runtime.ort_expand.node import Builder, Node
+
+
+def _training(node: Node, b: Builder) -> list[str] | None:
+    """The statistics of the batch by reductions, and with them the normalization of inference.
+
+    running' = running · momentum + batch · (1 − momentum), with the variance of the population.
+    """
+    rank, dtype = node.rank(0), node.dtype(0)
+    if not node.attr("training_mode", 0) or rank is None or {node.dtype(i) for i in range(5)} != {dtype}:
+        return None
+    x, scale, bias, *running = node.inputs
+    axes = [axis for axis in range(rank) if axis != 1]
+    mean = b.reduce("ReduceMean", x, axes)
+    centred = b.op("Sub", x, mean)
+    variance = b.reduce("ReduceMean", b.op("Mul", centred, centred), axes, keepdims=0)
+    batch = [b.squeeze(mean, *axes), variance]
+    y = b.op("BatchNormalization", x, scale, bias, *batch, epsilon=node.attr("epsilon"))
+    momentum = node.attr("momentum")
+    old, new = b.scalar(momentum, dtype), b.scalar(1 - momentum, dtype)
+    return [y, *(b.op("Add", b.op("Mul", r, old), b.op("Mul", s, new)) for r, s in zip(running, batch))]
+
+
+RULES = {("", "BatchNormalization"): _training}

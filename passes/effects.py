@@ -80,6 +80,7 @@ PURE_CONTRIB = frozenset(
         "Unique",
     }
 )
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
@@ -148,7 +149,7 @@ def bodies(node: ir.Node) -> list[ir.Graph]:
     """The graphs in a node's attributes (If, Loop, Scan, SequenceMap), in attribute order."""
     found: list[ir.Graph] = []
     for attr in node.attributes.values():
-        if attr.is_ref():
+        if attr.type not in _GRAPHS or attr.is_ref():
             continue
         if attr.type == ir.AttributeType.GRAPH:
             found.append(attr.as_graph())

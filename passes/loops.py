@@ -51,7 +51,7 @@ class LoopForm:
 
 def loop_form(node: ir.Node, rw: Rewriter) -> LoopForm | None:
     """None for another operator, for Scan-8, and for one that leaves outputs out."""
-    if not rw.is_standard(node) or node.op_type not in ("Loop", "Scan"):
+    if node.op_type not in ("Loop", "Scan") or not rw.is_standard(node):
         return None
     attr = node.attributes.get("body")
     if attr is None or attr.is_ref():

@@ -9,41 +9,19 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from pfvm.errors import UnsupportedOpError
 
 from . import schema
-from .dims import Dims
 from .effects import Effect, bodies, effect, function_effects, roots
+from .shape_inference import NoShapes, ShapeInference
 from .view import View
 
 SEALED_DOMAIN = "pfvm"
 """Bodies of our own fused functions live in this domain and no pass looks into them."""
-
-
-class ShapeInference(Protocol):
-    """What the compiler hands in to know shapes: see compiler/shapes.py."""
-
-    def infer_model(self) -> None:
-        """Infer every value of the model."""
-
-    def infer_node(self, node: ir.Node) -> None:
-        """Infer the outputs of one new node from its inputs."""
-
-    def contents(self, value: ir.Value) -> Dims | None:
-        """Elements of a 0-d or 1-d integer tensor as ints and symbolic dims, when they are known."""
-
-
-class _NoShapes:
-    """Stands in when a pass is used alone on a model without shape inference: nothing is known but what is there."""
-
-    def infer_model(self) -> None: ...
-    def infer_node(self, node: ir.Node) -> None: ...
-    def contents(self, value: ir.Value) -> Dims | None:
-        return None
 
 
 class Rewriter:
@@ -51,7 +29,7 @@ class Rewriter:
 
     def __init__(self, model: ir.Model, shapes: ShapeInference | None = None) -> None:
         self.model = model
-        self.shapes: ShapeInference = shapes or _NoShapes()
+        self.shapes: ShapeInference = shapes or NoShapes()
         self.matches: collections.Counter[str] = collections.Counter()
         self.rejections: collections.Counter[tuple[str, str]] = collections.Counter()
         self._listeners: list[Callable[[ir.Node], None]] = []
@@ -83,8 +61,7 @@ class Rewriter:
         """The main graph or function body that a nested body belongs to."""
         if graph not in self._root:
             for root in roots(self.model):
-                for _ in self._nested(root, root):
-                    pass
+                collections.deque(self._nested(root, root), maxlen=0)
         return self._root[graph]
 
     def opset(self, node: ir.Node, domain: str | None = None) -> int | None:
@@ -100,7 +77,7 @@ class Rewriter:
 
     def is_standard(self, node: ir.Node) -> bool:
         """Whether the node is an ai.onnx operator: neither of another domain nor a local function of the same name."""
-        return node.domain == "" and node.op_identifier() not in self.model.functions
+        return node.domain == "" and not (self.model.functions and node.op_identifier() in self.model.functions)
 
     def producer(self, value: ir.Value | None, op_type: str) -> ir.Node | None:
         """The node that computes `value`, if it is this ai.onnx operator."""
@@ -256,6 +233,9 @@ class Rewriter:
             base = at.outputs[min(i, len(at.outputs) - 1)].name or op_type
             value.name = self.unique_name(base)
         at.graph.insert_before(at, node)
+        for body in bodies(node):
+            self._owner[body] = node
+            collections.deque(self._nested(body, self.root(at.graph)), maxlen=0)
         self.shapes.infer_node(node)
         self._touch([node])
         return node

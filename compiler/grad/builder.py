@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.passes.dims import same_dims, static_shape
 from pfvm.passes.effects import bodies
-from pfvm.passes.rewriter import ShapeInference
+from pfvm.passes.shape_inference import ShapeInference
 
 MIN_OPSET = 18
 """The builder writes the forms of this opset, which later ones accept (axes of every reduction are an input)."""

@@ -150,10 +150,10 @@ def test_many_rounds_are_no_fault() -> None:
 def test_a_chain_of_many_functions() -> None:
     n = 1200
     functions = "".join(
-        f'<domain: "f", opset_import: ["" : 17, "f" : 1]> F{i} (a) => (b) {{ c = Neg(a) b = f.F{i + 1}(c) }}\n'
+        f'<domain: "f", opset_import: ["" : 17, "f" : 1]> F{i} (a) => (b) {{ c = Exp(a) b = f.F{i + 1}(c) }}\n'
         for i in range(n)
     )
-    last = f'<domain: "f", opset_import: ["" : 17, "f" : 1]> F{n} (a) => (b) {{ c = Neg(a) b = Abs(c) }}\n'
+    last = f'<domain: "f", opset_import: ["" : 17, "f" : 1]> F{n} (a) => (b) {{ c = Exp(a) b = Neg(c) }}\n'
     text = '<ir_version: 8, opset_import: ["" : 17, "f" : 1]>\nagraph (float[3] x) => (float[3] y) { y = f.F0(x) }\n'
     assert ops(run_passes(text + functions + last)) == ["F0"]
 

@@ -19,6 +19,9 @@ from .old_forms import modernize, trains
 from .recurrent import GATES
 from .unroll import Unroller
 
+# Loops are unrolled here, under the limit that the user gives.
+_OPTIONS = options.parse(disable=["unroll-loops"])
+
 
 def prepare(
     model: ir.Model,
@@ -39,9 +42,9 @@ def prepare(
     _inferred(working)
     unroller = Unroller(unroll_limit)
     if shapes or any(_is_open(node) for node in working.graph):
-        working = compile_model(working, options.parse(), evaluate=evaluate).model
+        working = compile_model(working, _OPTIONS, evaluate=evaluate).model
         while unroller.run(working):
-            working = compile_model(working, options.parse(), evaluate=evaluate).model
+            working = compile_model(working, _OPTIONS, evaluate=evaluate).model
     mark_functions(working)
     rewriter = _inferred(working)
     _check(working, rewriter)

@@ -14,6 +14,7 @@ import onnxruntime
 import pfvm
 import pytest
 import torch
+from pfvm.compiler.exporter import to_proto
 from pfvm.compiler.signature import read_manifest
 from pfvm.errors import InvalidModelError, OptionError, UnsupportedOpError
 from pfvm.tools import cli
@@ -222,6 +223,19 @@ def test_the_step_is_an_ordinary_model_with_a_manifest(tmp_path: Path) -> None:
     assert cli.run_command(["loop", str(target), "-k", "20", "-o", str(looped)]) == 0
     stacked = {name: np.stack([value] * 20) for name, value in feeds.items()}
     np.testing.assert_allclose(pfvm.load(looped)(stacked)["loss"], losses, rtol=1e-5)
+
+
+def test_a_model_whose_weights_are_inputs_already_lists_them_once() -> None:
+    net, x = mlp(), torch.randn(7, 6)
+    model = to_proto(pfvm.export(lambda x: {"y": net(x)}, x))
+    step = pfvm.grad(model, loss="y", loss_fn="cross_entropy", lr=0.1)
+    onnx.checker.check_model(step, full_check=True)
+    names = [value.name for value in step.graph.input]
+    assert len(names) == len(set(names))
+    feeds = {names[0]: x.numpy(), "target": np.arange(7) % 3}
+    expected = pfvm.load(step)(feeds)["loss"]
+    for device, tolerance in {"xla:cpu": 1e-5, "mncore2:emu": 0.01}.items():
+        np.testing.assert_allclose(pfvm.load(step, device)(feeds)["loss"], expected, rtol=tolerance)
 
 
 def test_a_loss_that_the_model_has_and_chosen_parameters() -> None:

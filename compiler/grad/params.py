@@ -117,4 +117,5 @@ def make_overridable(model: ir.Model, parameters: Iterable[ir.Value]) -> None:
         value.meta.pop("pfvm.declared_shape", None)
         if value.shape is None and value.const_value is not None:
             value.shape = ir.Shape(value.const_value.shape.numpy())
-        model.graph.inputs.append(value)
+        if not value.is_graph_input():  # a state manifest's parameters are listed already
+            model.graph.inputs.append(value)

@@ -67,7 +67,8 @@ def _read_proto(source: str | os.PathLike | bytes | onnx.ModelProto) -> tuple[on
             return _parse(path.read_bytes(), str(path)), path.parent
         return onnx.load_model(str(path), load_external_data=False), path.parent  # .onnxtxt, .textproto, .json
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise InvalidModelError(f"{path}: {error.strerror}") from error
+        advice = "; of a PyTorch function, `pfvm export` makes an ONNX file" if ".py:" in path.name else ""
+        raise InvalidModelError(f"{path}: {error.strerror}{advice}") from error
     except InvalidModelError:
         raise
     except Exception as error:  # text formats raise their parsers' own types

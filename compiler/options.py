@@ -88,7 +88,8 @@ class Options(pydantic.BaseModel):
     def _check(self) -> Options:
         for name in _NOT_BUILT:
             if getattr(self, name) not in (None, False):
-                raise NotBuiltError(f"--{name} is not built yet in this version of pfvm")
+                elsewhere = "; `pfvm plan` has it" if name == "scheduler" else ""
+                raise NotBuiltError(f"--{name} is not built yet in this version of pfvm{elsewhere}")
         if self.explain and self.device is None:
             raise ValueError("--explain tells what runs where on a device: give --device as well")
         return self

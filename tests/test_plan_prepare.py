@@ -56,7 +56,7 @@ def test_a_branch_that_depends_on_an_input_says_on_which() -> None:
 
 def test_open_shapes_have_to_be_given_and_to_fit() -> None:
     text = "(float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
-    with pytest.raises(InputError, match="needs fixed shapes; give it one with --shape x="):
+    with pytest.raises(InputError, match="needs fixed shapes; give it one, as with --shape x=1,4"):
         planned(text)
     assert planned(text, shapes={"x": (3, 4)}).model.graph.outputs[0].shape == [3, 4]
     with pytest.raises(InputError, match="--shape x=3,5: the model says"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cli_support import Pfvm
 from emulator_plans import compiled_mlp, feeds_for
+from pfvm.compiler.exporter import write_model
 from pfvm.compiler.plan.planner import plan
 from pfvm.tools.four_way import four_way, relative_l2
 
@@ -74,3 +75,17 @@ def test_a_function_of_pytorch_is_checked_from_its_file(pfvm: Pfvm, tmp_path: pa
     assert result.code == 0, result.err
     assert "torch against pfvm:cpu" in result.out and "plan without layouts against rounded" in result.out
     assert pfvm("check", f"{file}:step", "--device-b", "mncore2:emu").code == 1  # 1-6-9 is not float32
+
+
+def test_exact_switches_rounding_off(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("torch")
+    file = tmp_path / "net.py"
+    file.write_text(FUNCTION)
+    assert pfvm("check", f"{file}:step", "--device-b", "mncore2:emu").code == 1
+    assert pfvm("check", f"{file}:step", "--device-b", "mncore2:emu", "--exact").code == 0
+    assert "--exact is for mncore2:emu" in pfvm("check", f"{file}:step", "--exact").err
+    model = tmp_path / "model.onnx"
+    write_model(compiled_mlp(training=False), model)
+    assert pfvm("check", model, "--device-b", "mncore2:emu", "--exact").code == 0
+    assert pfvm("run", model, "--device", "mncore2:emu", "--exact").code == 0
+    assert "has no option 'exact'" in pfvm("run", model, "--exact").err

@@ -53,6 +53,7 @@ class Settings:
     device_a, device_b: a device string, or "oracle" (ONNX Runtime without optimizations, else onnx.reference).
     threads: of pfvm:* devices; one by default, like the oracle, as their number changes the order of sums and with it
         the rounding.
+    exact: emulated devices do not round.
     seeds: random draws to try, the all-zero inputs come on top. feeds: use exactly these instead.
     """
 
@@ -63,6 +64,7 @@ class Settings:
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     nodes: bool = False
     threads: int = 1
+    exact: bool = False
     feeds: Mapping[str, Any] | None = None
     custom_ops_library: str | os.PathLike[str] | None = None
 
@@ -99,21 +101,21 @@ def check(a: Any, b: Any, settings: Settings | None = None) -> Report:
     return report
 
 
-def check_function(target: str, sample: str, device: str, tolerance: Tolerance, nodes: bool, threads: int) -> Report:
-    """A PyTorch function, called eagerly, against its compiled graph on a device. Raises OptionError, CaptureError."""
+def check_function(target: str, sample: str, settings: Settings) -> Report:
+    """A PyTorch function, called eagerly, against its graph on `device_b`. Raises OptionError, CaptureError."""
     from pfvm.runtime.torch_case import torch_case
 
     from .export import load_function
 
     case = torch_case(*load_function(target, sample))
-    settings = Settings(device, device, tolerance, nodes=nodes, threads=threads)
+    device, tolerance = settings.device_b, settings.tolerance
     run = _load(case.model, device, settings)
     report = Report(tolerance, "torch", _engine(run, device), cases=["the sample"])
     results = run(case.feeds)
     found = (difference(name, value, results[name], tolerance) for name, value in case.outputs.items())
     report.difference = next((each for each in found if each is not None), None)
     report.case = "the sample"
-    if nodes and device != ORACLE and _is_emulated(device):
+    if settings.nodes and _is_emulated(device):
         from .four_way import four_way
 
         report.stages = [str(stage) for stage in four_way(case.model, case.feeds, case.outputs)]
@@ -134,12 +136,16 @@ def check_files(
     custom_ops_library: Path | None,
     threads: int | None = None,
     sample: str = "sample",
+    exact: bool = False,
 ) -> Report:
     """`check` with what the command line gives. Raises OptionError when there is nothing to compare."""
+    if exact and not any(_is_emulated(device) for device in (device_a, device_b)):
+        raise OptionError("--exact is for mncore2:emu, and neither --device-a nor --device-b is that")
     if ".py:" in str(model):
         if other is not None or inputs is not None:
             raise OptionError("a PyTorch function is compared with its own graph, on its own sample")
-        return check_function(str(model), sample, device_b, Tolerance(rtol, atol), nodes, threads or 1)
+        settings = Settings(device_b, device_b, Tolerance(rtol, atol), nodes=nodes, threads=threads or 1, exact=exact)
+        return check_function(str(model), sample, settings)
     if threads is not None and not any(device.startswith("pfvm:") for device in (device_a, device_b)):
         raise OptionError("--threads is for pfvm:cpu, and neither --device-a nor --device-b is that")
     if other is None and device_a == device_b:
@@ -156,6 +162,7 @@ def check_files(
         feeds=None if inputs is None else read_npz(inputs, [*specs[0], *specs[1]]),
         custom_ops_library=custom_ops_library,
         threads=1 if threads is None else threads,
+        exact=exact,
     )
     return check(first, first if other is None else other, settings)
 
@@ -181,7 +188,8 @@ def _load(model: ir.Model, device: str, settings: Settings) -> Executable:
         return Oracle(model, settings.custom_ops_library)
     target = parse_device(device)
     threads = settings.threads if target.backend == "pfvm" else None
-    return load_executable(model, target, threads=threads, custom_ops_library=settings.custom_ops_library)
+    exact = True if settings.exact and _is_emulated(device) else None
+    return load_executable(model, target, threads=threads, exact=exact, custom_ops_library=settings.custom_ops_library)
 
 
 def _engine(executable: Executable, device: str) -> str:
@@ -241,7 +249,7 @@ def _compare_outputs(
 
 def _stages(a: ir.Model, b: ir.Model, feeds: Mapping[str, Any], settings: Settings) -> list[str]:
     """The comparisons of a model on an emulated device, stage by stage."""
-    models = [m for m, d in ((a, settings.device_a), (b, settings.device_b)) if d != ORACLE and _is_emulated(d)]
+    models = [m for m, d in ((a, settings.device_a), (b, settings.device_b)) if _is_emulated(d)]
     if not models:
         return []
     from .four_way import four_way
@@ -250,7 +258,7 @@ def _stages(a: ir.Model, b: ir.Model, feeds: Mapping[str, Any], settings: Settin
 
 
 def _is_emulated(device: str) -> bool:
-    return parse_device(device).backend == "mncore2"
+    return device != ORACLE and parse_device(device).backend == "mncore2"
 
 
 def _find_node(report: Report, a: ir.Model, b: ir.Model, feeds: Mapping[str, Any], settings: Settings) -> None:

@@ -33,6 +33,7 @@ app = typer.Typer(
 app.add_typer(l3ir_app, name="l3ir")
 
 Model = Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)]
+Exact = Annotated[bool, typer.Option("--exact", help="Of mncore2:emu: without rounding.")]
 Shapes = Annotated[list[str], typer.Option("--shape", help="Shape of an input: x=1,3,224,224. Repeatable.")]
 CustomOps = Annotated[Path | None, typer.Option("--custom-ops-lib", help="Custom operators for ONNX Runtime.")]
 
@@ -231,11 +232,15 @@ def run(
     bucket: Annotated[
         list[str], typer.Option("--bucket", help="Of xla devices: pad this dimension, batch=1,8,32. Repeatable.")
     ] = [],  # noqa: B006 - typer copies it
+    exact: Exact = False,
 ) -> None:
     """Run a model once, with given or made-up inputs."""
     from .run import run as run_model
 
-    options = {"custom_ops_library": custom_ops_lib, "threads": threads, "max_compilations": max_compilations}
+    options = {
+        "custom_ops_library": custom_ops_lib, "threads": threads, "max_compilations": max_compilations,
+        "exact": exact or None,
+    }  # fmt: skip
     run_model(model, device, inputs, outputs, seed, shape, options, bucket)
 
 
@@ -266,6 +271,7 @@ def check(
     shape: Shapes = [],  # noqa: B006 - typer copies it
     custom_ops_lib: CustomOps = None,
     sample: Annotated[str, typer.Option("--sample", help="Of a function: its example inputs in the file.")] = "sample",
+    exact: Exact = False,
 ) -> None:
     """Tell whether two models are equal; exit with 1 if not.
 
@@ -277,7 +283,7 @@ def check(
     from .report import print_check
 
     report = check_files(
-        model, other, device_a, device_b, rtol, atol, nodes, inputs, seed, shape, custom_ops_lib, threads, sample
+        model, other, device_a, device_b, rtol, atol, nodes, inputs, seed, shape, custom_ops_lib, threads, sample, exact
     )
     print_check(report)
     if not report.equal:

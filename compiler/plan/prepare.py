@@ -71,7 +71,10 @@ def _fix(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
     inputs = {value.name: value for value in model.graph.inputs}
     for name, shape in shapes.items():
         if name not in inputs:
-            raise InputError(f"--shape {name}: the model has no such input{did_you_mean(name, map(str, inputs))}")
+            near = did_you_mean(name, map(str, inputs))
+            raise InputError(
+                f"--shape {name}: the model has no such input{near}; its inputs: {', '.join(map(str, inputs))}"
+            )
         value = inputs[name]
         if value.shape is not None:
             fits = len(value.shape) == len(shape) and all(
@@ -85,9 +88,10 @@ def _fix(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
 def _check_inputs(model: ir.Model) -> None:
     for value in model.graph.inputs:
         if static_shape(value) is None:
+            example = ",".join("1" if isinstance(dim, ir.SymbolicDim) else str(dim) for dim in value.shape or ()) or "…"
             raise InputError(
                 f"input {value.name!r} has the shape {value.shape}: a plan needs fixed shapes; "
-                f"give it one with --shape {value.name}=…"
+                f"give it one, as with --shape {value.name}={example}"
             )
 
 

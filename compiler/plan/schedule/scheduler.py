@@ -21,7 +21,7 @@ from . import orders, policies
 from .annealing import StoppedBy
 from .emission import emit
 from .problem import Problem
-from .reading import NodeCycles, Reading, StreamedInputs, read_problem
+from .reading import NodeCycles, Reading, read_problem
 from .search import Found, auto_recompute_sa, spill_opt
 from .simulation import Policy, Simulation, Step, Unschedulable
 from .slicing import slice_in_time, view_of
@@ -56,8 +56,6 @@ def schedule(
     machine: Machine,
     scheduler: Scheduler = "reuse_consecutive",
     *,
-    cycles: NodeCycles | None = None,
-    streams: StreamedInputs | None = None,
     sram_budget: float | int | None = None,
     search_steps: int = 1000,
     time_budget: float | None = None,
@@ -66,10 +64,8 @@ def schedule(
 ) -> Schedule:
     """Schedules a model whose values have all been laid out, in place.
 
-    cycles: of a node whose values have placements; the cost model's. streams: the inputs that a node may read from DRAM
-    itself; what its rule says. sram_budget: how much of each local memory may be used, a part of it (up to 1) or long
-    words. search_steps, time_budget (seconds), seed: of auto_recompute_sa. prefetch: count transfers from DRAM as
-    running beside compute, by the machine's cost model.
+    sram_budget: how much of each local memory may be used, a part of it (up to 1) or long words. search_steps,
+    time_budget (seconds), seed: of auto_recompute_sa. prefetch: count transfers from DRAM as running beside compute.
     Raises OptionError for a bad option and UnsupportedOpError, naming the node, where one does not fit.
     """
     if scheduler not in SCHEDULERS:
@@ -77,10 +73,9 @@ def schedule(
         raise OptionError(f"no scheduler {scheduler!r}{near}; there are {', '.join(SCHEDULERS)}")
     begun = time.perf_counter()
     limit = local_limit(machine, sram_budget)
-    streams = streams or streamed_inputs
     room = limit or min(memory.size for memory in machine.local_memories)
-    sliced = slice_in_time(model, machine, room, streams)
-    reading = read_problem(model, machine, streams, cycles or node_cycles(machine), limit)
+    sliced = slice_in_time(model, machine, room, streamed_inputs)
+    reading = read_problem(model, machine, streamed_inputs, node_cycles(machine), limit)
     try:
         found = _SCHEDULERS[scheduler](reading, model, search_steps, time_budget, seed)
     except Unschedulable as problem:

@@ -85,7 +85,7 @@ KINDS = {"stride": stride, "address": address, "last use": last_use, "padding": 
 
 CHECKS = (
     *((memory.Owners, "read"), (memory._LocalRegion, "_check_copies")),
-    *((values_in.Held, "check_padding"), (values_in.Held, "_check_promise")),
+    *((values_in.PlacedValue, "check_padding"), (values_in.PlacedValue, "_check_promise")),
     *((steps, name) for name in ("check_move", "check_slices", "check_compute")),
     *((program, name) for name in ("check_reuse", "check_concat")),
     (Program, "_check_layout"),

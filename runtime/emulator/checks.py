@@ -19,13 +19,13 @@ from .errors import AddressError, EmulatorError, LocalityError
 from .image_checks import check_convolution, check_window
 from .kernels import Kernel
 from .locality import Pairs, broadcast_pairs, levels_of, misplaced, misplaced_text, never_meet, require
-from .values import Held
+from .values import PlacedValue
 
 Array = np.ndarray
-Operands = list[Held | None]
+Operands = list[PlacedValue | None]
 
 
-def check_move(node: ir.Node, source: Held, out: Held, machine: Machine) -> None:
+def check_move(node: ir.Node, source: PlacedValue, out: PlacedValue, machine: Machine) -> None:
     """A move changes what its name says and nothing else. Raises EmulatorError."""
     what = describe_node(node)
     in_slices = node.op_type in (DOWNLOAD, UPLOAD) and is_same_but_time(source.layout, out.layout)
@@ -44,7 +44,7 @@ def check_move(node: ir.Node, source: Held, out: Held, machine: Machine) -> None
         require(node, out, source, machine, broadcast_pairs(out.layout, source.layout))
 
 
-def check_reuse(node: ir.Node, source: Held, out: Held, positions: Array, machine: Machine) -> None:
+def check_reuse(node: ir.Node, source: PlacedValue, out: PlacedValue, positions: Array, machine: Machine) -> None:
     """A node that only names memory again: every element of the output lies where its input's does.
 
     positions: for each element of the output the flat index of the input's element. Raises EmulatorError.
@@ -59,7 +59,7 @@ def check_reuse(node: ir.Node, source: Held, out: Held, positions: Array, machin
     _check_places(node, [source], out, positions, machine)
 
 
-def check_slices(node: ir.Node, sources: list[Held], out: Held, kernel: Kernel, machine: Machine) -> None:
+def check_slices(node: ir.Node, sources: list[PlacedValue], out: PlacedValue, kernel: Kernel, machine: Machine) -> None:
     """Every element of a slice, or of a whole of slices, keeps its cell, lane and address; time apart."""
     if any(source.placement.dtype != out.placement.dtype for source in sources):
         raise EmulatorError(f"{describe_node(node)}: {out.name!r} has another dtype than what it is made of")
@@ -71,7 +71,9 @@ def check_slices(node: ir.Node, sources: list[Held], out: Held, kernel: Kernel, 
     _check_places(node, sources, out, kernel(numbers)[0], machine)
 
 
-def check_concat(node: ir.Node, slices: list[Held], whole: Held, kernel: Kernel, machine: Machine) -> None:
+def check_concat(
+    node: ir.Node, slices: list[PlacedValue], whole: PlacedValue, kernel: Kernel, machine: Machine
+) -> None:
     """A whole in DRAM: its slices stand there one behind the other. Raises EmulatorError."""
     check_slices(node, slices, whole, kernel, machine)
     memory = machine.memory(DRAM)
@@ -86,7 +88,9 @@ def check_concat(node: ir.Node, slices: list[Held], whole: Held, kernel: Kernel,
         at = (at or 0) + -(-size // memory.granularity) * memory.granularity
 
 
-def _check_places(node: ir.Node, sources: list[Held], out: Held, positions: Array, machine: Machine) -> None:
+def _check_places(
+    node: ir.Node, sources: list[PlacedValue], out: PlacedValue, positions: Array, machine: Machine
+) -> None:
     """Element i of `out` lies where element positions[i] of the sources, one behind the other, does."""
     levels = {**machine.index_levels, LANE: max(dtype.lanes for dtype in machine.dtypes.values())}
     reach = max(held.layout.extent(ADDRESS) for held in (*sources, out))
@@ -107,7 +111,7 @@ def _check_places(node: ir.Node, sources: list[Held], out: Held, positions: Arra
     )
 
 
-def check_compute(node: ir.Node, rule: Rule, inputs: Operands, outputs: list[Held], machine: Machine) -> None:
+def check_compute(node: ir.Node, rule: Rule, inputs: Operands, outputs: list[PlacedValue], machine: Machine) -> None:
     """Operands in local memory, in cells that can read them; results in another memory. Raises EmulatorError."""
     if GATHERED in node.metadata_props:
         _check_memories(node, rule, inputs, outputs, machine, anywhere=True)
@@ -134,7 +138,7 @@ def check_compute(node: ir.Node, rule: Rule, inputs: Operands, outputs: list[Hel
 
 
 def _check_memories(
-    node: ir.Node, rule: Rule, inputs: Operands, outputs: list[Held], machine: Machine, anywhere: bool
+    node: ir.Node, rule: Rule, inputs: Operands, outputs: list[PlacedValue], machine: Machine, anywhere: bool
 ) -> None:
     what = describe_node(node)
     streamed = rule.reads_dram(node)
@@ -156,7 +160,7 @@ def _check_memories(
             raise LocalityError(f"{what} reads and writes {location}, which one instruction cannot do")
 
 
-def _elementwise_pairs(node: ir.Node, i: int, out: Held, held: Held) -> Pairs:
+def _elementwise_pairs(node: ir.Node, i: int, out: PlacedValue, held: PlacedValue) -> Pairs:
     """As numpy pairs axes; what a normalization has per channel stands at its axis."""
     rank = len(out.shape)
     axis = None
@@ -169,7 +173,7 @@ def _elementwise_pairs(node: ir.Node, i: int, out: Held, held: Held) -> Pairs:
     return [(k, 0 if k == axis else None) for k in range(rank)]
 
 
-def _check_reduction(node: ir.Node, inputs: Operands, outputs: list[Held], machine: Machine) -> None:
+def _check_reduction(node: ir.Node, inputs: Operands, outputs: list[PlacedValue], machine: Machine) -> None:
     """The result where the input lies, anywhere along the levels that the tree spans."""
     source = inputs[0]
     assert source is not None
@@ -191,7 +195,7 @@ def _check_reduction(node: ir.Node, inputs: Operands, outputs: list[Held], machi
                 require(node, outputs[0], held, machine, broadcast_pairs(outputs[0].layout, held.layout))
 
 
-def _check_product(node: ir.Node, inputs: Operands, out: Held, machine: Machine) -> None:
+def _check_product(node: ir.Node, inputs: Operands, out: PlacedValue, machine: Machine) -> None:
     """The weight beside the data in each matrix unit; the sum goes anywhere along the levels of the contracted axis.
 
     Inside a matrix unit operands and results go where they have to.

@@ -11,12 +11,12 @@ from pfvm.errors import describe_node
 
 from .errors import LocalityError
 from .locality import Pairs, levels_of, misplaced_text, never_meet, require
-from .values import Held
+from .values import PlacedValue
 
-Operands = list[Held | None]
+Operands = list[PlacedValue | None]
 
 
-def check_convolution(node: ir.Node, inputs: Operands, out: Held, machine: Machine) -> None:
+def check_convolution(node: ir.Node, inputs: Operands, out: PlacedValue, machine: Machine) -> None:
     """Every weight meets the data of its channel in a matrix unit. Raises LocalityError.
 
     The sums go anywhere along the levels that channels of data and result are dealt over, and inside a matrix unit
@@ -38,7 +38,7 @@ def check_convolution(node: ir.Node, inputs: Operands, out: Held, machine: Machi
     _check_per_channel(node, inputs[2:], out, machine)
 
 
-def check_window(node: ir.Node, inputs: Operands, out: Held, machine: Machine) -> None:
+def check_window(node: ir.Node, inputs: Operands, out: PlacedValue, machine: Machine) -> None:
     """Every element of the result has its batch and its channel in its own cell. Raises LocalityError."""
     data = inputs[0]
     assert data is not None
@@ -48,14 +48,14 @@ def check_window(node: ir.Node, inputs: Operands, out: Held, machine: Machine) -
     _check_per_channel(node, inputs[1:], out, machine)
 
 
-def _check_per_channel(node: ir.Node, inputs: Operands, out: Held, machine: Machine) -> None:
+def _check_per_channel(node: ir.Node, inputs: Operands, out: PlacedValue, machine: Machine) -> None:
     pairs: Pairs = [(0, None), (convolve.CHANNELS, 0)]
     for held in inputs:
         if held is not None and held.placement.location not in (DRAM, IMMEDIATE):
             require(node, out, held, machine, pairs)
 
 
-def _check_whole(node: ir.Node, held: Held) -> None:
+def _check_whole(node: ir.Node, held: PlacedValue) -> None:
     for axis in convolve.spatial(held.value):
         for sub in held.layout.axes[axis]:
             if sub.size > 1 and sub.level != ADDRESS:

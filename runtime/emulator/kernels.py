@@ -6,6 +6,7 @@ The reference run and the emulator compute every node here, the emulator on what
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -24,6 +25,7 @@ from .tail import plain, reference_kernel
 
 Array = np.ndarray
 Kernel = Callable[[Sequence[Array | None]], list[Array]]
+Operand = TypeVar("Operand")
 
 PRODUCTS = {"Gemm": gemm, "MatMul": matmul, "Conv": conv}
 _SHAPED = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -40,7 +42,7 @@ def kernel_of(call: Call, arithmetic: Arithmetic, dtypes: Dtypes) -> Kernel:
         return _body_kernel(call, call.body, arithmetic)
     if not call.is_onnx:
         raise UnsupportedOpError(f"{describe_node(call.node)}: the emulator knows no operator of its domain")
-    own = _own(call, arithmetic, dtypes)
+    own = _own_kernel(call, arithmetic, dtypes)
     return reference_kernel(call) if own is None else own
 
 
@@ -54,7 +56,7 @@ def is_elementwise(call: Call) -> bool:
     return call.is_onnx and (call.op in ELEMENTWISE or call.op in ("Cast", "CastLike", "Clip"))
 
 
-def _own(call: Call, arithmetic: Arithmetic, dtypes: Dtypes) -> Kernel | None:
+def _own_kernel(call: Call, arithmetic: Arithmetic, dtypes: Dtypes) -> Kernel | None:
     node = call.node
     if call.op in PRODUCTS:
         product = PRODUCTS[call.op]
@@ -70,22 +72,22 @@ def _own(call: Call, arithmetic: Arithmetic, dtypes: Dtypes) -> Kernel | None:
         return _single(lambda inputs: moving(call, inputs))
     if call.op in ELEMENTWISE:
         function = ELEMENTWISE[call.op](call.attribute)
-        return _single(lambda inputs: function(*(_given(x) for x in inputs)))
+        return _single(lambda inputs: function(*(given(x) for x in inputs)))
     if call.op == "Clip":
         bounded = clip(call.attribute("min"), call.attribute("max"), call.version >= 11)
         return _single(lambda inputs: bounded(*inputs))
     if call.op == "Cast":
-        return _single(lambda inputs: converted(_given(inputs[0]), ir.DataType(call.attribute("to"))))
+        return _single(lambda inputs: converted(given(inputs[0]), ir.DataType(call.attribute("to"))))
     if call.op in _SHAPED and static_shape(node.outputs[0]) is not None:
         shape = static_shape(node.outputs[0])
-        return _single(lambda inputs: _given(inputs[0]).reshape(shape))
+        return _single(lambda inputs: given(inputs[0]).reshape(shape))
     if call.op == "Transpose":
-        return _single(lambda inputs: np.transpose(_given(inputs[0]), call.attribute("perm")))
+        return _single(lambda inputs: np.transpose(given(inputs[0]), call.attribute("perm")))
     if call.op == "Constant" and call.attribute("value") is not None:
         value = plain(call.attribute("value"))
         return lambda inputs: [value]
     if call.op in ("Softmax", "LogSoftmax") and call.version >= 13:
-        return _single(lambda inputs: softmax(call, arithmetic, _given(inputs[0])))
+        return _single(lambda inputs: softmax(call, arithmetic, given(inputs[0])))
     return None
 
 
@@ -93,8 +95,8 @@ def _move_kernel(call: Call) -> Kernel:
     """The elements as they are, or the slice of them."""
     axis, indices = call.attribute("axis"), call.attribute("indices")
     if indices is None:
-        return lambda inputs: [_given(inputs[0])]
-    return lambda inputs: [np.take(np.concatenate([_given(x) for x in inputs], axis), indices, axis)]
+        return lambda inputs: [given(inputs[0])]
+    return lambda inputs: [np.take(np.concatenate([given(x) for x in inputs], axis), indices, axis)]
 
 
 def softmax(call: Call, arithmetic: Arithmetic, x: Array) -> Array:
@@ -125,9 +127,10 @@ def _single(function: Callable[[Sequence[Array | None]], Array]) -> Kernel:
     return run
 
 
-def _given(x: Array | None) -> Array:
-    assert x is not None
-    return x
+def given(operand: Operand | None) -> Operand:
+    """An operand that the operator needs."""
+    assert operand is not None
+    return operand
 
 
 def _body_kernel(call: Call, body: ir.Function, arithmetic: Arithmetic) -> Kernel:
@@ -142,6 +145,6 @@ def _body_kernel(call: Call, body: ir.Function, arithmetic: Arithmetic) -> Kerne
         values.update(zip(body.inputs, [*inputs, *[None] * (len(body.inputs) - len(inputs))]))
         for kernel, node in steps:
             values.update(zip(node.outputs, kernel([values[value] for value in node.inputs])))
-        return [_given(values[value]) for value in body.outputs]
+        return [given(values[value]) for value in body.outputs]
 
     return run

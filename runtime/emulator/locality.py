@@ -12,7 +12,7 @@ from pfvm.errors import describe_node
 
 from .cells import axis_steps, copy_offsets, differences
 from .errors import LocalityError
-from .values import Held
+from .values import PlacedValue
 
 Array = np.ndarray
 Pairs = Sequence[tuple[int | None, int | None]]  # (axis of the reader, axis of what is read); None: it has none
@@ -79,7 +79,12 @@ def levels_of(layout: Layout, axes: Collection[int]) -> set[str]:
 
 
 def require(
-    node: ir.Node, reader: Held, read: Held, machine: Machine, pairs: Pairs, exempt: set[str] | None = None
+    node: ir.Node,
+    reader: PlacedValue,
+    read: PlacedValue,
+    machine: Machine,
+    pairs: Pairs,
+    exempt: set[str] | None = None,
 ) -> None:
     """Raises LocalityError unless every cell of `reader` has what it needs of `read`."""
     level = misplaced(reader.layout, read.layout, pairs, machine, exempt or set())
@@ -87,7 +92,7 @@ def require(
         raise LocalityError(misplaced_text(node, reader, read, level))
 
 
-def misplaced_text(node: ir.Node, reader: Held, read: Held, level: str) -> str:
+def misplaced_text(node: ir.Node, reader: PlacedValue, read: PlacedValue, level: str) -> str:
     """What is wrong where `misplaced` found a level."""
     return (
         f"{describe_node(node)}: elements of {read.name!r} in {read.layout} are not all in the {level} that needs them "

@@ -8,7 +8,7 @@ from .elementwise import ELEMENTWISE
 from .kernels import PRODUCTS
 from .reductions import REDUCTIONS
 
-_OWN = (*ELEMENTWISE, *PRODUCTS, *REDUCTIONS, "Cast", "Clip", "Softmax", "LogSoftmax", "Constant")
+_OWN_KERNELS = (*ELEMENTWISE, *PRODUCTS, *REDUCTIONS, "Cast", "Clip", "Softmax", "LogSoftmax", "Constant")
 _BODIES = ("If", "Loop", "Scan", "SequenceMap")  # resolved before there is a plan, or refused
 _NO_TENSORS = ("Sequence", "Optional", "String", "Regex", "SplitToSequence", "ConcatFromSequence", "TfIdf")
 _RANDOM = ("Random", "Bernoulli", "Multinomial", "Dropout", "ImageDecoder")
@@ -23,6 +23,6 @@ def supported_ops() -> dict[tuple[str, str], tuple[int, ...]]:
     for schema in onnx.defs.get_all_schemas_with_history():
         name = schema.name
         excluded = name in _BODIES or name.startswith((*_NO_TENSORS, *_RANDOM))
-        if schema.domain == "" and not excluded and (name in _OWN or name in reference):
+        if schema.domain == "" and not excluded and (name in _OWN_KERNELS or name in reference):
             found.setdefault(("", name), set()).add(schema.since_version)
     return {key: tuple(sorted(found[key])) for key in sorted(found)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,11 +16,11 @@ from pfvm.errors import InvalidModelError, describe_node
 from .arithmetic import Arithmetic
 from .calls import Call, call_of
 from .checks import check_concat, check_reuse
-from .kernels import kernel_of
+from .kernels import given, kernel_of
 from .memory import DerivedRegion, DramRegion, Region, long_word
 from .steps import Step, compute_step, move_step, stored
 from .tail import plain
-from .values import Held, Memories
+from .values import Memories, PlacedValue
 
 Array = np.ndarray
 Observer = Callable[[ir.Node, list[Array]], None]
@@ -40,7 +39,7 @@ class Program:
         self.model = model
         self.arithmetic = Arithmetic(machine, exact)
         self.memories = Memories(machine)
-        self._held: dict[ir.Value, Held] = {}
+        self._held: dict[ir.Value, PlacedValue] = {}
         self._runs = 0
         self._regions: dict[str, Region | None] = {}
         graph = model.graph
@@ -113,7 +112,7 @@ class Program:
 
     # ---- building
 
-    def _hold(self, value: ir.Value, constant: Array | None = None, region: Region | None = None) -> Held:
+    def _hold(self, value: ir.Value, constant: Array | None = None, region: Region | None = None) -> PlacedValue:
         placement = placement_of(value)
         self._check_layout(value, placement)
         if placement.location == IMMEDIATE:
@@ -125,7 +124,7 @@ class Program:
         else:
             constant = None
             region = region or self.memories.region(value, self._parent(value, placement.parent))
-        held = Held(value, region, self.arithmetic.machine, constant)
+        held = PlacedValue(value, region, self.arithmetic.machine, constant)
         self._regions[held.name] = region
         self._held[value] = held
         return held
@@ -150,7 +149,7 @@ class Program:
         inputs = [None if value is None else self._known(node, value) for value in node.inputs]
         call = call_of(node, self.model.functions, self.model.opset_imports)
         if is_move(node) and node.op_type == OUTPUT_CONCAT:
-            self._concat(call, [_given(held) for held in inputs])
+            self._concat(call, [given(held) for held in inputs])
             return None
         if all(placement_of(out).location == IMMEDIATE for out in node.outputs if out.name):
             contents = kernel_of(call, self.arithmetic, [None] * len(inputs))([_content(node, held) for held in inputs])
@@ -162,17 +161,17 @@ class Program:
             return None
         outputs = [self._hold(value) for value in node.outputs if value.name]
         if is_move(node) or (node.op_type == "Identity" and GATHERED not in node.metadata_props):
-            return move_step(call, self.arithmetic, _given(inputs[0]), outputs[0])
+            return move_step(call, self.arithmetic, given(inputs[0]), outputs[0])
         return compute_step(call, self.arithmetic, inputs, outputs)
 
-    def _known(self, node: ir.Node, value: ir.Value) -> Held:
+    def _known(self, node: ir.Node, value: ir.Value) -> PlacedValue:
         if value not in self._held:
             raise InvalidModelError(f"{describe_node(node)} reads {value.name!r}, which no node before it computes")
         return self._held[value]
 
-    def _reuse(self, call: Call, inputs: list[Held | None]) -> None:
+    def _reuse(self, call: Call, inputs: list[PlacedValue | None]) -> None:
         """A node without a step: its output is where its input is."""
-        source = _given(inputs[0])
+        source = given(inputs[0])
         kernel = kernel_of(call, self.arithmetic, [None] * len(inputs))
         others = [None if held is None else held.constant for held in inputs[1:]]
         region = None
@@ -187,10 +186,10 @@ class Program:
         indices = np.arange(int(np.prod(source.shape, dtype=np.int64))).reshape(source.shape)
         positions = kernel([indices, *others])[0]
         check_reuse(call.node, source, held, positions, self.arithmetic.machine)
-        if region is None and _given(held.region).owner is not _given(source.region).owner:
+        if region is None and given(held.region).owner is not given(source.region).owner:
             raise InvalidModelError(f"{describe_node(call.node)}: the parent of {held.name!r} is not {source.name!r}")
 
-    def _concat(self, call: Call, slices: list[Held]) -> None:
+    def _concat(self, call: Call, slices: list[PlacedValue]) -> None:
         """A whole in DRAM whose slices are stored already, one behind the other."""
         node, out = call.node, call.node.outputs[0]
         kernel, what = kernel_of(call, self.arithmetic, [None] * len(slices)), describe_node(node)
@@ -203,12 +202,7 @@ class Program:
         check_concat(node, slices, whole, kernel, self.arithmetic.machine)
 
 
-def _content(node: ir.Node, held: Held | None) -> Array | None:
+def _content(node: ir.Node, held: PlacedValue | None) -> Array | None:
     if held is not None and held.constant is None:
         raise InvalidModelError(f"{describe_node(node)}: its result is part of the program, but {held.name!r} is not")
     return None if held is None else held.constant
-
-
-def _given(value: Any) -> Any:
-    assert value is not None
-    return value

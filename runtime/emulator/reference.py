@@ -11,7 +11,7 @@ from pfvm.compiler.plan.placement import placement_of
 
 from .arithmetic import Arithmetic
 from .calls import call_of
-from .kernels import kernel_of
+from .kernels import given, kernel_of
 from .tail import plain
 
 Array = np.ndarray
@@ -45,13 +45,8 @@ class Reference:
             values.update(zip((out for out in node.outputs if out.name), kept))
             if observer is not None:
                 observer(node, kept)
-        return {str(value.name): _given(values[value]) for value in self.model.graph.outputs}
+        return {str(value.name): given(values[value]) for value in self.model.graph.outputs}
 
     def _kept(self, value: ir.Value, x: Array) -> Array:
         # In one piece of memory, as the emulator loads values: the order of numpy's sums depends on it.
         return np.asarray(self.arithmetic.store(x, placement_of(value).dtype, value.dtype), order="C")
-
-
-def _given(x: Array | None) -> Array:
-    assert x is not None
-    return x

@@ -19,14 +19,14 @@ from .errors import PaddingError
 from .kernels import Kernel, is_elementwise, kernel_of
 from .memory import POISON
 from .tail import NodeFailedError
-from .values import Held, number_of
+from .values import PlacedValue, number_of
 
 Array = np.ndarray
 Step = Callable[[], None]
-Operands = list[Held | None]
+Operands = list[PlacedValue | None]
 
 
-def move_step(call: Call, arithmetic: Arithmetic, source: Held, out: Held) -> Step:
+def move_step(call: Call, arithmetic: Arithmetic, source: PlacedValue, out: PlacedValue) -> Step:
     """A node that only moves, re-lays, refills, cuts or converts one value. Raises EmulatorError."""
     node, machine = call.node, arithmetic.machine
     if node.domain == DOMAIN and node.op_type == INPUT_SPLIT:
@@ -45,7 +45,7 @@ def move_step(call: Call, arithmetic: Arithmetic, source: Held, out: Held) -> St
     return move
 
 
-def _refill(node: ir.Node, what: str, arithmetic: Arithmetic, source: Held, out: Held) -> Step:
+def _refill(node: ir.Node, what: str, arithmetic: Arithmetic, source: PlacedValue, out: PlacedValue) -> Step:
     number = number_of(node.attributes.get_string("pad", "Zero"), out.placement.dtype, arithmetic.machine)
     valid, room = out.layout.valid(), out.layout.padded_shape
 
@@ -57,7 +57,7 @@ def _refill(node: ir.Node, what: str, arithmetic: Arithmetic, source: Held, out:
     return refill
 
 
-def _split(call: Call, arithmetic: Arithmetic, source: Held, out: Held) -> Step:
+def _split(call: Call, arithmetic: Arithmetic, source: PlacedValue, out: PlacedValue) -> Step:
     """A slice of a value in DRAM; its padding is what the plan says of the whole."""
     check_slices(call.node, [source], out, kernel_of(call, arithmetic, [None]), arithmetic.machine)
     if out.layout.is_padded and out.placement.pad not in (None, "Dirty", source.placement.pad):
@@ -69,13 +69,13 @@ def _split(call: Call, arithmetic: Arithmetic, source: Held, out: Held) -> Step:
     return lambda: out.store(kernel([source.load(what)])[0], what)
 
 
-def _converted(arithmetic: Arithmetic, padded: Array, out: Held) -> Array:
+def _converted(arithmetic: Arithmetic, padded: Array, out: PlacedValue) -> Array:
     """Another dtype; poison stays poison."""
     with np.errstate(all="ignore"):
         return np.where(np.isnan(padded), padded, arithmetic.store(padded, out.placement.dtype, None))
 
 
-def compute_step(call: Call, arithmetic: Arithmetic, inputs: Operands, outputs: list[Held]) -> Step:
+def compute_step(call: Call, arithmetic: Arithmetic, inputs: Operands, outputs: list[PlacedValue]) -> Step:
     """A node that computes. Raises EmulatorError, UnsupportedOpError."""
     node, machine = call.node, arithmetic.machine
     what, rule = describe_node(node), rule_of(node)
@@ -93,7 +93,7 @@ def compute_step(call: Call, arithmetic: Arithmetic, inputs: Operands, outputs: 
     needs = {} if gathered else _needs(arithmetic, rule.pad_need(node), inputs)
     named = [i for i, value in enumerate(node.outputs) if value.name]
 
-    def load(i: int, held: Held | None) -> Array | None:
+    def load(i: int, held: PlacedValue | None) -> Array | None:
         if held is None or held.constant is not None:
             return None if held is None else held.constant
         padded = held.padded(what)
@@ -126,14 +126,14 @@ def _cell_arithmetic(node: ir.Node, rule: Rule, arithmetic: Arithmetic, inputs: 
     return CellArithmetic(arithmetic, contracted=cell_parts(source.layout, contract.product(node).data_column, outer))
 
 
-def _channels_of_taps(node: ir.Node, source: Held, levels: Sequence[str]) -> list[Array]:
+def _channels_of_taps(node: ir.Node, source: PlacedValue, levels: Sequence[str]) -> list[Array]:
     """Positions along a convolution's taps and channels, those of each matrix unit together."""
     channels, taps = source.shape[convolve.CHANNELS], np.arange(convolve.taps(node))
     parts = cell_parts(source.layout, convolve.CHANNELS, levels)
     return [(taps[:, None] * channels + part[None, :]).reshape(-1) for part in parts]
 
 
-def stored(arithmetic: Arithmetic, held: Held, x: Array) -> Array:
+def stored(arithmetic: Arithmetic, held: PlacedValue, x: Array) -> Array:
     """A result as the value keeps it. Raises NodeFailedError where it has another shape than the plan says."""
     if x.shape not in (held.shape, held.layout.padded_shape):
         raise NodeFailedError(f"{held.name!r} came out with shape {x.shape}, the plan has {held.shape}")
@@ -151,7 +151,9 @@ def _needs(
     }
 
 
-def _padded_step(what: str, arithmetic: Arithmetic, kernel: Kernel, inputs: Operands, outputs: list[Held]) -> Step:
+def _padded_step(
+    what: str, arithmetic: Arithmetic, kernel: Kernel, inputs: Operands, outputs: list[PlacedValue]
+) -> Step:
     """An elementwise node whose padding matters: it is computed like every element."""
 
     def compute() -> None:
@@ -163,7 +165,7 @@ def _padded_step(what: str, arithmetic: Arithmetic, kernel: Kernel, inputs: Oper
     return compute
 
 
-def _spread(held: Held, out: Held, what: str) -> Array:
+def _spread(held: PlacedValue, out: PlacedValue, what: str) -> Array:
     """The padded operand, of the output's padded sizes except where it is repeated."""
     if held.constant is not None and held.constant.size == 1:
         return held.constant

@@ -47,7 +47,7 @@ class Memories:
         return memory.region(name, placement, owner)
 
 
-class Held:
+class PlacedValue:
     """One value: its placement and, unless it is a constant inside the program, its region."""
 
     def __init__(self, value: ir.Value, region: Region | None, machine: Machine, constant: Array | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pathlib
+import statistics
 import time
 from collections.abc import Callable
 
@@ -111,8 +112,9 @@ def test_statistics_and_losses_are_float_activations_half() -> None:
 
 def test_a_dtype_for_one_node() -> None:
     text = "(float[64,64] x, float[64,64] w) => (float[64,64] y) { [n] h = MatMul(x, w) y = Relu(h) }"
-    assert places(planned(text, dtypes={"n": "Float"}))["h"].dtype == "Float"
-    with pytest.raises(OptionError, match="which the graph has not; did you mean 'n'"):
+    for name in ("n", "h"):  # the node, or what it computes
+        assert places(planned(text, dtypes={name: "Float"}))["h"].dtype == "Float"
+    with pytest.raises(OptionError, match="no node of the graph is called or computes; did you mean 'n'"):
         planned(text, dtypes={"nn": "Float"})
     with pytest.raises(OptionError, match="can be chosen, not Int"):
         planned(text, dtypes={"n": "Int"})
@@ -197,8 +199,8 @@ def test_time_grows_with_the_nodes(stage: Callable[[ir.Model], Plan]) -> None:
         return time.process_time() - start
 
     seconds(100)
-    few = min(seconds(1000) for _ in range(3))
-    assert min(seconds(4000) for _ in range(3)) <= 5 * few
+    shorter, longer = zip(*((seconds(1000), seconds(4000)) for _ in range(3)))  # in turns: a busy machine slows both
+    assert statistics.median(long / short for short, long in zip(shorter, longer)) <= 5
     assert seconds(2000) < 60
 
 

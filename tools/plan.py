@@ -29,7 +29,7 @@ def plan(
     shape: Annotated[list[str], typer.Option("--shape", help="Shape of an input: x=1,3,224,224. Repeatable.")] = [],  # noqa: B006
     float_dtype: Annotated[str, typer.Option("--float-dtype", help=_FLOATS)] = "mixed",
     dtype: Annotated[
-        list[str], typer.Option("--dtype", help="Of the outputs of one node: NAME=Float. Repeatable.")
+        list[str], typer.Option("--dtype", help="Of a value, or of the outputs of a node: NAME=Float. Repeatable.")
     ] = [],  # noqa: B006
     turn_weights: Annotated[
         bool,

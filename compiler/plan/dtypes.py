@@ -51,27 +51,36 @@ def assign_dtypes(
 ) -> ir.Model:
     """Gives every value a dtype and inserts MNCoreCast nodes, in place.
 
-    float_dtype: "mixed", "float" or "half". overrides: node name → dtype of its outputs.
-    Raises OptionError for an override that names no node or dtype.
+    float_dtype: "mixed", "float" or "half". overrides: node, or value that it computes, by name → dtype of the node's
+    outputs. Raises OptionError for an override that names none, or no dtype.
     """
-    _check(model, machine, overrides or {})
-    _Dtypes(model, float_dtype, overrides or {}).run()
+    _Dtypes(model, float_dtype, _chosen(model, machine, overrides or {})).run()
     return model
 
 
-def _check(model: ir.Model, machine: Machine, overrides: Mapping[str, str]) -> None:
-    names = {node.name for node in model.graph if node.name} if overrides else set()
+def _chosen(model: ir.Model, machine: Machine, overrides: Mapping[str, str]) -> dict[ir.Node, str]:
+    """The overrides by node. A name of a node goes before the same name of a value."""
+    if not overrides:
+        return {}
+    nodes = {str(out.name): node for node in model.graph for out in node.outputs if out.name}
+    nodes |= {node.name: node for node in model.graph if node.name}
+    chosen = {}
     for name, dtype in overrides.items():
-        if name not in names:
-            asked = f"a dtype is given for node {name!r}, which the graph has not{did_you_mean(name, names)}"
-            raise OptionError(f"{asked}; Netron (pfvm view) shows the names, as in {min(names, default='')!r}")
+        if name not in nodes:
+            near = did_you_mean(name, nodes)
+            raise OptionError(
+                f"a dtype is given for {name!r}, which no node of the graph is called or computes{near}; "
+                f"l3ir.txt has the values' names, Netron (pfvm view) the nodes', as in {min(nodes, default='')!r}"
+            )
         if dtype == INT:
             raise OptionError(f"node {name!r}: a floating point dtype can be chosen, not {INT}")
         machine.lanes(dtype)
+        chosen[nodes[name]] = dtype
+    return chosen
 
 
 class _Dtypes:
-    def __init__(self, model: ir.Model, float_dtype: str, overrides: Mapping[str, str]) -> None:
+    def __init__(self, model: ir.Model, float_dtype: str, overrides: Mapping[ir.Node, str]) -> None:
         self.graph = model.graph
         self.entries = read_manifest(model)
         self.overrides = overrides
@@ -130,8 +139,8 @@ class _Dtypes:
     def _result_dtype(self, node: ir.Node, out: ir.Value, operand: str | None) -> str:
         if not _is_float(out):
             return INT
-        if node.name and node.name in self.overrides:
-            return self.overrides[node.name]
+        if node in self.overrides:
+            return self.overrides[node]
         if self.fixed:
             return self.fixed
         if out in self.wanted or node.op_type in _FLOAT_RESULTS:

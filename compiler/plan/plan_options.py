@@ -24,7 +24,9 @@ class PlanOptions(pydantic.BaseModel):
     float_dtype: Literal["float", "mixed", "half"] = pydantic.Field(
         "mixed", description="floating point values in Float, in Half, or each in what it needs"
     )
-    dtypes: dict[str, str] = pydantic.Field({}, description="dtype of the outputs of single nodes, by the node's name")
+    dtypes: dict[str, str] = pydantic.Field(
+        {}, description="dtype of a node's outputs, by its name or by that of one of them"
+    )
     shapes: dict[str, tuple[pydantic.PositiveInt, ...]] = pydantic.Field(
         {}, description="shapes of inputs, by the input's name"
     )

@@ -8,7 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from . import fused_function, schema
-from .rewriter import SEALED_DOMAIN, Rewriter
+from .rewriter import SEALED_DOMAIN, Rewriter, inherit
 from .rules import Rule, apply_rules
 from .view import RUNTIME
 
@@ -59,8 +59,7 @@ def cast_reduce_sum(node: ir.Node, rw: Rewriter) -> bool:
         to=rw.view(cast).attr("to"),
         **params,
     )
-    for key, text in cast.metadata_props.items():
-        fused.metadata_props.setdefault(key, text)
+    inherit(fused, cast)
     fused.outputs[0].type, fused.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
     rw.replace(node, fused.outputs[0])
     return True

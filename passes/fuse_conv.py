@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
-from .rewriter import Rewriter
+from .rewriter import Rewriter, inherit
 from .rules import Rule, apply_rules
 from .view import RUNTIME, constant, constant_tensor
 
@@ -55,26 +55,22 @@ def normalized(node: ir.Node, rw: Rewriter) -> bool:
 
 def scaled(node: ir.Node, rw: Rewriter) -> bool:
     """Conv(x) · k → Conv(x), with one k per channel, or one for all; Conv(x) / k likewise."""
-    for value, other in (node.inputs, node.inputs[::-1]) if node.op_type == "Mul" else (node.inputs,):
-        conv = _convolution(value, node, rw)
-        numbers = _per_channel(other, conv, node) if conv is not None else None
-        if conv is None or numbers is None:
-            continue
-        with np.errstate(all="ignore"):
-            factor = numbers if node.op_type == "Mul" else 1 / numbers
-        return _fold(node, conv, rw, "scaled", factor, np.zeros(1))
-    return False
+    found = _convolution_and_numbers(node, rw)
+    if found is None:
+        return False
+    conv, numbers = found
+    with np.errstate(all="ignore"):
+        factor = numbers if node.op_type == "Mul" else 1 / numbers
+    return _fold(node, conv, rw, "scaled", factor, np.zeros(1))
 
 
 def shifted(node: ir.Node, rw: Rewriter) -> bool:
     """Conv(x) + k → Conv(x) with a bias; Conv(x) − k likewise."""
-    for value, other in (node.inputs, node.inputs[::-1]) if node.op_type == "Add" else (node.inputs,):
-        conv = _convolution(value, node, rw)
-        numbers = _per_channel(other, conv, node) if conv is not None else None
-        if conv is None or numbers is None:
-            continue
-        return _fold(node, conv, rw, "shifted", None, numbers if node.op_type == "Add" else -numbers)
-    return False
+    found = _convolution_and_numbers(node, rw)
+    if found is None:
+        return False
+    conv, numbers = found
+    return _fold(node, conv, rw, "shifted", None, numbers if node.op_type == "Add" else -numbers)
 
 
 def padded(node: ir.Node, rw: Rewriter) -> bool:
@@ -94,11 +90,10 @@ def padded(node: ir.Node, rw: Rewriter) -> bool:
     if any(amounts[i] for i in (0, 1, rank, rank + 1)):
         return rw.reject("padded", "batch or channels are padded")
     own = view.attr("pads")
-    if own is RUNTIME or view.attr("auto_pad") == "VALID":
-        own = None if own is not RUNTIME else own
     if own is RUNTIME:
         return False
-    own = own or (0,) * (2 * rank - 4)
+    if own is None or view.attr("auto_pad") == "VALID":
+        own = (0,) * (2 * rank - 4)
     spatial = [a + b for a, b in zip(own, [*amounts[2:rank], *amounts[rank + 2 :]])]
     kept = [attr for name, attr in node.attributes.items() if name not in ("pads", "auto_pad")]
     new = rw.op("Conv", pad.inputs[0], *node.inputs[1:], at=node, attributes=kept, pads=spatial)
@@ -119,6 +114,16 @@ def _convolution(value: ir.Value | None, reader: ir.Node, rw: Rewriter) -> ir.No
     return node if weights and all(tensor is not None for tensor in weights) else None
 
 
+def _convolution_and_numbers(node: ir.Node, rw: Rewriter) -> tuple[ir.Node, np.ndarray] | None:
+    """The operands of an elementwise operator, where they are a convolution and constants for its channels."""
+    for value, other in (node.inputs, node.inputs[::-1]) if node.op_type in ("Mul", "Add") else (node.inputs,):
+        conv = _convolution(value, node, rw)
+        numbers = _per_channel(other, conv) if conv is not None else None
+        if conv is not None and numbers is not None:
+            return conv, numbers
+    return None
+
+
 def _channels(conv: ir.Node, rw: Rewriter) -> int:
     tensor = constant_tensor(conv.inputs[1])
     assert tensor is not None
@@ -126,7 +131,7 @@ def _channels(conv: ir.Node, rw: Rewriter) -> int:
     return shape[0] if conv.op_type == "Conv" else shape[1] * rw.view(conv).attr("group")
 
 
-def _per_channel(value: ir.Value | None, conv: ir.Node, node: ir.Node) -> np.ndarray | None:
+def _per_channel(value: ir.Value | None, conv: ir.Node) -> np.ndarray | None:
     """The constant as one number, or one for each channel of the convolution: of shape [C,1,1] or [1,C,1,1]."""
     tensor, out = constant_tensor(value), conv.outputs[0]
     shape = out.shape
@@ -167,10 +172,8 @@ def _fold(node: ir.Node, conv: ir.Node, rw: Rewriter, rule: str, factor: np.ndar
             name = hint.name if hint is not None and hint.name else f"{weight.name}_bias"
             value = rw.constant(arrays[index], name, node)
             operands[index:] = [value]
-    params: dict[str, Any] = {}
-    new = rw.op(conv.op_type, *operands, at=node, attributes=list(conv.attributes.values()), **params)
-    for key, text in conv.metadata_props.items():
-        new.metadata_props.setdefault(key, text)
+    new = rw.op(conv.op_type, *operands, at=node, attributes=conv.attributes.values())
+    inherit(new, conv)
     rw.replace(node, new.outputs[0])
     return True
 

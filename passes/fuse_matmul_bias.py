@@ -8,7 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from .dims import same_dim
-from .rewriter import Rewriter
+from .rewriter import Rewriter, inherit
 from .rules import Rule, apply_rules
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
@@ -45,8 +45,7 @@ def matmul_bias(node: ir.Node, rw: Rewriter) -> bool:
             rw.reject("matmul_bias", "what is added is not proved to broadcast to the product")
             continue
         new = rw.op("Gemm", *matmul.inputs, bias, at=node)
-        for key, text in matmul.metadata_props.items():
-            new.metadata_props.setdefault(key, text)
+        inherit(new, matmul)
         rw.replace(node, new.outputs[0])
         return True
     return False

@@ -11,7 +11,7 @@ from .dims import static_shape
 from .effects import Effect, bodies
 from .loops import LoopForm, loop_form, trip_count
 from .rewriter import Rewriter
-from .splice import own_tensor
+from .splice import copy_node, own_tensor
 from .view import constant_tensor
 
 
@@ -79,18 +79,7 @@ def _move(node: ir.Node, form: LoopForm, rw: Rewriter) -> None:
         tensor = constant_tensor(value)
         if value is not None and value.graph is form.body and tensor is not None:
             rw.set_input(node, i, rw.constant(own_tensor(tensor), str(value.name), form.node))
-    moved = rw.op(
-        node.op_type,
-        *node.inputs,
-        at=form.node,
-        domain=node.domain,
-        overload=node.overload,
-        outputs=len(node.outputs),
-        name=node.name,
-        attributes=list(node.attributes.values()),
-    )
+    moved = copy_node(node, node.inputs, node.attributes.values(), form.node, rw)
     moved.metadata_props.clear()
     moved.metadata_props.update(node.metadata_props)
-    for old, new in zip(node.outputs, moved.outputs):
-        new.name = rw.unique_name(old.name) if old.name else ""
     rw.replace(node, *moved.outputs)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from . import schema
 from .effects import callees_first
-from .rewriter import SEALED_DOMAIN, Rewriter
+from .rewriter import SEALED_DOMAIN, Rewriter, inherit
 from .view import constant_tensor
 
 
@@ -63,8 +63,7 @@ def _inline(call: ir.Node, rw: Rewriter) -> None:
         overload=body.overload,
         attributes=attributes,
     )
-    for key, text in body.metadata_props.items():
-        node.metadata_props.setdefault(key, text)
+    inherit(node, body)
     for old, new in zip(body.outputs, node.outputs):
         if not old.name:
             new.name = ""

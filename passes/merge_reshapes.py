@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .dims import Dims, same_dim, same_dims
-from .rewriter import Rewriter
+from .rewriter import Rewriter, inherit
 from .rules import Rule, apply_rules, forward
 from .view import RUNTIME, constant
 
@@ -184,8 +184,7 @@ def _change_keepdims(node: ir.Node, rw: Rewriter, keepdims: int) -> bool:
         return False
     kept = [attr for name, attr in reduction.attributes.items() if name != "keepdims"]
     fused = rw.op(reduction.op_type, *reduction.inputs, at=node, attributes=kept, keepdims=1 - keepdims)
-    for key, text in reduction.metadata_props.items():
-        fused.metadata_props.setdefault(key, text)
+    inherit(fused, reduction)
     rw.replace(node, fused.outputs[0])
     return True
 

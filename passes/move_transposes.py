@@ -13,7 +13,7 @@ import onnx_ir as ir
 from .eliminate_identity import transpose_in_order
 from .layout_agnostic import Turn, turn_of
 from .merge_reshapes import permutation, transpose_twice
-from .rewriter import Rewriter
+from .rewriter import Rewriter, inherit
 from .rules import apply_rules
 from .view import constant_tensor
 
@@ -213,8 +213,7 @@ def _turn(region: dict[ir.Node, Turn], perm: Perm, rw: Rewriter) -> None:
             for i, value in enumerate(node.inputs)
         ]
         new = turn.build(node, operands, perm, rw)
-        for key, text in node.metadata_props.items():
-            new.metadata_props.setdefault(key, text)
+        inherit(new, node)
         if not turn.turns_output:
             rw.replace(node, *new.outputs)
             continue

@@ -24,6 +24,12 @@ SEALED_DOMAIN = "pfvm"
 """Bodies of our own fused functions live in this domain and no pass looks into them."""
 
 
+def inherit(node: ir.Node, source: ir.Node) -> None:
+    """Give a node the provenance metadata of another that it lacks."""
+    for key, text in source.metadata_props.items():
+        node.metadata_props.setdefault(key, text)
+
+
 class Rewriter:
     """Owns every mutation of one model. Not thread-safe."""
 
@@ -308,8 +314,7 @@ class Rewriter:
             self.replace_value(old, value)
             producer = value.producer()
             if producer is not None:
-                for key, text in node.metadata_props.items():
-                    producer.metadata_props.setdefault(key, text)
+                inherit(producer, node)
         self.erase(node)
 
     def set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -30,22 +30,10 @@ class _Copier:
             assert value.const_value is not None, f"initializer {value.name} of a body has no content"
             self.values[value] = self.rw.constant(own_tensor(value.const_value), str(value.name), self.at)
         for node in body:
-            copied = self.rw.op(
-                node.op_type,
-                *self._read(node),
-                at=self.at,
-                domain=node.domain,
-                overload=node.overload,
-                outputs=len(node.outputs),
-                name=node.name,
-                attributes=[self._attribute(attr) for attr in node.attributes.values()],
-            )
+            attributes = [self._attribute(attr) for attr in node.attributes.values()]
+            copied = copy_node(node, self._read(node), attributes, self.at, self.rw)
             copied.metadata_props.update(node.metadata_props)
-            for old, new in zip(node.outputs, copied.outputs):
-                self.values[old] = new
-                new.name = self.rw.unique_name(old.name) if old.name else ""
-                if new.type is None:
-                    new.type = old.type
+            self.values.update(zip(node.outputs, copied.outputs))
         return list(body.outputs)
 
     def _read(self, node: ir.Node) -> list[ir.Value | None]:
@@ -100,6 +88,21 @@ class _Copier:
         copied.meta.update(value.meta)
         self.values[value] = copied
         return copied
+
+
+def copy_node(
+    node: ir.Node, inputs: Sequence[ir.Value | None], attributes: Iterable[ir.Attr], at: ir.Node, rw: Rewriter
+) -> ir.Node:
+    """The node once more before `at`, on these inputs; its names are new, its metadata is that of `at`."""
+    copied = rw.op(
+        node.op_type, *inputs, at=at, domain=node.domain, overload=node.overload, outputs=len(node.outputs),
+        name=node.name, attributes=attributes,
+    )  # fmt: skip
+    for old, new in zip(node.outputs, copied.outputs):
+        new.name = rw.unique_name(old.name) if old.name else ""
+        if new.type is None:
+            new.type = old.type
+    return copied
 
 
 def own_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

@@ -12,7 +12,8 @@ from pfvm.errors import NoDeviceError, OptionError, UnsupportedOpError, short
 
 from .ort_errors import load_error
 from .ort_expand.expander import expand as expand_model
-from .ort_expand.expander import needs_expansion, overwrites, without_overwriting
+from .ort_expand.expander import needs_expansion, without_overwriting
+from .ort_expand.rules import TRAINING_MODE
 from .ort_model import external_folder, large_initializers, serialize
 from .ort_values import to_ort
 
@@ -123,15 +124,10 @@ def open_session(
     if not isinstance(source, bytes):
         return create(source), memory
     if not expand:
-        if isinstance(model, ir.Model) and any(map(_overwrites, model.graph.all_nodes())):
+        if isinstance(model, ir.Model) and TRAINING_MODE.encode() in source:
             source = without_overwriting(onnx.ModelProto.FromString(source)).SerializeToString()
         return create(source), memory
     return _create_expanded(source, create), memory
-
-
-def _overwrites(node: ir.Node) -> bool:
-    numbers = [(a.name, a.as_int()) for a in node.attributes.values() if a.type == ir.AttributeType.INT]
-    return node.domain == "" and overwrites(numbers, node.op_type)
 
 
 def run_values(

@@ -11,7 +11,7 @@ from . import float4, opsets
 from .functions import all_nodes, graphs_of, has_body, inline, rename, schema_body
 from .kernels import has_kernel
 from .node import Builder, Node, Rule
-from .rules import OLD_FORMS, OVERWRITING, RULES, WITHOUT_AN_ERROR
+from .rules import OLD_FORMS, OVERWRITING, RULES, TRAINING_MODE, WITHOUT_AN_ERROR
 from .scope import Scope
 from .widen import widen
 
@@ -44,20 +44,19 @@ def without_overwriting(model: onnx.ModelProto) -> onnx.ModelProto:
     return _Expander(model, OVERWRITING, rules_only=True).run() or model
 
 
-def overwrites(attributes: Iterable[tuple[str, int]], op_type: str) -> bool:
-    """Whether a node of ai.onnx has such a kernel; its attributes as (name, integer)."""
-    return op_type == "BatchNormalization" and ("training_mode", 1) in attributes
-
-
 def needs_expansion(model: onnx.ModelProto) -> bool:
     """A quick look at the operators alone: has one of them no kernel at all, or one that is known to be wrong?"""
     imports = _imports(model.opset_import)
-    seen = {(n.domain, n.op_type) for n in all_nodes(model.graph.node)}
-    seen |= {(n.domain, n.op_type) for f in model.functions for n in all_nodes(f.node)}
+    nodes = [*all_nodes(model.graph.node), *(n for f in model.functions for n in all_nodes(f.node))]
+    seen = {(n.domain, n.op_type) for n in nodes}
     local = {(f.domain, f.name) for f in model.functions}
-    nodes = itertools.chain(model.graph.node, *(f.node for f in model.functions))
-    overwriting = any(overwrites([(a.name, a.i) for a in n.attribute], n.op_type) for n in all_nodes(nodes))
-    return overwriting or any(_is_lacking(domain, op, imports.get(domain, 1)) for domain, op in seen - local)
+    if any(_overwrites(n) for n in nodes):
+        return True
+    return any(_is_lacking(domain, op_type, imports.get(domain, 1)) for domain, op_type in seen - local)
+
+
+def _overwrites(node: onnx.NodeProto) -> bool:
+    return (node.domain, node.op_type) in OVERWRITING and any(a.name == TRAINING_MODE and a.i for a in node.attribute)
 
 
 def _is_lacking(domain: str, op_type: str, opset: int) -> bool:

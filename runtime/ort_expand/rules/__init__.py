@@ -43,7 +43,9 @@ OLD_FORMS: Mapping[tuple[str, str], tuple[Rule, ...]] = {key: (rule,) for key, r
 """For models of opset 1 to 6, before they are raised."""
 
 OVERWRITING: Mapping[tuple[str, str], tuple[Rule, ...]] = {key: (rule,) for key, rule in batch_norm.RULES.items()}
-"""For kernels that write into their inputs, wherever they run."""
+"""For kernels that write into their inputs, wherever they run: those of nodes with the attribute TRAINING_MODE."""
+
+TRAINING_MODE = batch_norm.TRAINING_MODE
 
 WITHOUT_AN_ERROR: frozenset[tuple[str, str]] = frozenset(
     {*attention.RULES, *blocks.RULES, *spectral.RULES, ("", "ReduceMax"), ("", "ReduceMin"), ("", "ConvInteger")}

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pfvm.runtime.ort_expand.node import Builder, Node
 
+TRAINING_MODE = "training_mode"
+
 
 def _training(node: Node, b: Builder) -> list[str] | None:
     """The statistics of the batch by reductions, and with them the normalization of inference.
@@ -12,7 +14,7 @@ def _training(node: Node, b: Builder) -> list[str] | None:
     running' = running · momentum + batch · (1 − momentum), with the variance of the population.
     """
     rank, dtype = node.rank(0), node.dtype(0)
-    if not node.attr("training_mode", 0) or rank is None or {node.dtype(i) for i in range(5)} != {dtype}:
+    if not node.attr(TRAINING_MODE, 0) or rank is None or {node.dtype(i) for i in range(5)} != {dtype}:
         return None
     x, scale, bias, *running = node.inputs
     axes = [axis for axis in range(rank) if axis != 1]

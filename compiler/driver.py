@@ -159,8 +159,8 @@ def write_outputs(
     if folder is not None:
         exporter.write_model(original, folder / "model.onnx", options.external_data, options.safetensors)
         exporter.write_model(result.model, folder / "pfvm.onnx", options.external_data, options.safetensors)
-        exporter.write_text(folder / "passes.json", json.dumps(result.summary(), indent=1) + "\n")
-        exporter.write_files(folder, files or {})
+        summary = json.dumps(result.summary(), indent=1) + "\n"
+        exporter.write_files(folder, {"passes.json": summary.encode(), **(files or {})})
     if options.output is not None:
         exporter.write_model(result.model, options.output, options.external_data, options.safetensors)
 

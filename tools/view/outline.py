@@ -21,18 +21,17 @@ def outline(folder: Folder, stage: StageFile) -> dict[str, Any]:
         "file": stage.file,
         "drawn": True,
         "missing": False,
+        "nodes": [],
+        "tensors": {},
+        "error": None,
     }
     try:
         content = folder.model_bytes(stage)
+        if content is None:
+            return {**shown, "missing": True, "error": f"{stage.file} is not in this directory"}
+        return {**shown, **_of_model(content, stage.file)}
     except PfvmError as error:
-        return {**shown, "nodes": [], "tensors": {}, "error": str(error)}
-    if content is None:
-        message = f"{stage.file} is not in this directory"
-        return {**shown, "nodes": [], "tensors": {}, "missing": True, "error": message}
-    try:
-        return {**shown, **_of_model(content, stage.file), "error": None}
-    except PfvmError as error:
-        return {**shown, "nodes": [], "tensors": {}, "error": str(error)}
+        return {**shown, "error": str(error)}
 
 
 def has_external_data(content: bytes) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Any
 
 import pytest
 
@@ -12,10 +11,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("jax")
 
 import pfvm  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
 from pfvm.compiler.plan.text import parse_l3ir  # noqa: E402
 from pfvm.errors import PfvmError  # noqa: E402
 from torch import nn  # noqa: E402
+
+from .train_support import classifier_step  # noqa: E402
 
 STAGES = {"model.onnx", "pfvm.onnx", "passes.json"}
 XLA = STAGES | {"l3ir.txt", "report.json"}
@@ -45,15 +45,10 @@ def test_a_training_step_is_not_taken(device: str, steps: int | None, tmp_path: 
     model = net(0 if device == "mncore2:emu" else 0.5)
     optimizer = torch.optim.Adam(model.parameters())
 
-    def step(inp: Any) -> Any:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(inp["x"]), inp["t"])
-        loss.backward()
-        optimizer.step()
-        return loss
-
     weights, generator = [p.clone() for p in model.parameters()], torch.get_rng_state()
-    compiled = pfvm.compile(step, BATCH, device=device, codegen_dir=tmp_path, steps_per_call=steps)
+    compiled = pfvm.compile(
+        classifier_step(model, optimizer), BATCH, device=device, codegen_dir=tmp_path, steps_per_call=steps
+    )
     assert names(tmp_path) == FILES[device]
     assert all(torch.equal(now, before) for now, before in zip(model.parameters(), weights))
     assert torch.equal(torch.get_rng_state(), generator)

@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: E402
 from pfvm.errors import StaleWeightError  # noqa: E402
 from torch import nn  # noqa: E402
 
-from .train_support import batches, relative_error  # noqa: E402
+from .train_support import batches, classifier_step, relative_error  # noqa: E402
 
 O = torch.optim  # noqa: E741
 BATCH = next(batches())
@@ -24,17 +24,6 @@ BATCH = next(batches())
 
 def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 4))
-
-
-def usual(model: nn.Module, optimizer: Any) -> Any:
-    def step(inp: Any) -> Any:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(inp["x"]), inp["t"])
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
 
 
 def set_group(**values: Any) -> Any:
@@ -55,7 +44,7 @@ def test_a_number_that_only_python_asked_for(name: str) -> None:
     make, change, message = PATHS[name]
     model = net()
     optimizer = make(model)
-    step = pfvm.compile(usual(model, optimizer), BATCH)
+    step = pfvm.compile(classifier_step(model, optimizer), BATCH)
     step(BATCH)
     change(model, optimizer)
     before = copy.deepcopy(model.state_dict())
@@ -71,7 +60,7 @@ def test_optimizer_state_that_starts_again(kind: str) -> None:
         torch.manual_seed(0)
         model = net()
         optimizer = getattr(O, kind)(model.parameters(), lr=0.05, **({"momentum": 0.9} if kind == "SGD" else {}))
-        step = usual(model, optimizer)
+        step = classifier_step(model, optimizer)
         step = pfvm.compile(step, BATCH) if is_compiled else step
         for index, (batch, _) in enumerate(zip(batches(), range(4))):
             if index == 2 and kind != "Adagrad":  # which makes its state when it is made
@@ -173,7 +162,11 @@ def test_what_the_step_does_not_name_or_counts_itself_may_change() -> None:
 @pytest.mark.parametrize("function", ["inference", "step"])
 def test_a_dtype_that_changed_in_place(function: str) -> None:
     model = net()
-    step = usual(model, O.SGD(model.parameters(), lr=0.1)) if function == "step" else (lambda inp: model(inp["x"]))
+    step = (
+        classifier_step(model, O.SGD(model.parameters(), lr=0.1))
+        if function == "step"
+        else (lambda inp: model(inp["x"]))
+    )
     compiled = pfvm.compile(step, BATCH)
     compiled(BATCH)
     model.double()
@@ -203,7 +196,7 @@ def test_a_learning_rate_may_be_numpys() -> None:
         torch.manual_seed(0)
         model = net()
         optimizer = O.Adam(model.parameters(), lr=np.float64(0.1))
-        step = usual(model, optimizer)
+        step = classifier_step(model, optimizer)
         step = pfvm.compile(step, BATCH) if is_compiled else step
         for index in range(3):
             optimizer.param_groups[0]["lr"] = np.cos(index) * 0.1

@@ -65,16 +65,22 @@ def test_a_gradient_that_an_optimizer_used_up_is_none_not_an_old_one() -> None:
         eager(BATCH)
 
 
-def test_an_update_needs_the_gradients_that_it_was_compiled_with() -> None:
-    model = net()
-    optimizer = O.Adam(model.parameters())
+def update_of(optimizer: Any) -> Callable[[], Any]:
+    """The optimizer's step alone, on gradients from outside."""
 
     def update() -> Any:
         optimizer.step()
         return torch.zeros(())
 
+    return update
+
+
+def test_an_update_needs_the_gradients_that_it_was_compiled_with() -> None:
+    model = net()
+    optimizer = O.Adam(model.parameters())
+
     model(BATCH["x"]).sum().backward()
-    compiled = pfvm.compile(update, ())
+    compiled = pfvm.compile(update_of(optimizer), ())
     compiled()
     optimizer.zero_grad()
     with pytest.raises(StaleWeightError, match=r"grad' was there at compile and is None now.*call backward"):
@@ -87,12 +93,8 @@ def test_a_parameter_without_a_gradient_at_compile_is_not_left_out_silently_late
     model = net()
     optimizer = O.Adam(model.parameters())
 
-    def update() -> Any:
-        optimizer.step()
-        return torch.zeros(())
-
     model[0](BATCH["x"]).sum().backward()
-    compiled = pfvm.compile(update, ())
+    compiled = pfvm.compile(update_of(optimizer), ())
     compiled()
     model(BATCH["x"]).sum().backward()
     before = model[2].weight.clone()

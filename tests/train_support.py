@@ -53,6 +53,19 @@ def make_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
     return train_step
 
 
+def classifier_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Batch], torch.Tensor]:
+    """The same of a module that gives scores; returns the loss itself."""
+
+    def step(inp: Batch) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inp["x"]), inp["t"])
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
 def batches(shape: tuple[int, ...] = (5, 8), classes: int = 4, dtype: Any = torch.float32) -> Iterator[Batch]:
     """Endless random batches {"x": floats of `shape`, "t": labels}, the same for every call."""
     generator = torch.Generator().manual_seed(1)

@@ -1,0 +1,93 @@
+"""`pfvm compile`: the flags of the one schema of options (compiler/options.py)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pfvm.errors import OptionError
+
+
+def compile_command(
+    model: Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")] = None,
+    artifacts: Annotated[
+        Path | None, typer.Option("--artifacts", "--codegen-dir", help="Folder for every stage and passes.json.")
+    ] = None,
+    opt_level: Annotated[
+        int | None,
+        typer.Option(
+            "-O",
+            "--opt-level",
+            min=0,
+            max=3,
+            help="0 no pass at all; 1 fold constants, drop what is dead or does nothing; 2 every pass (the default); "
+            "3 as 2 for now.",
+        ),
+    ] = None,
+    passes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-p",
+            "--pass",
+            help="Also run PASS, or run it with options: PASS{option=value}. It is added to the level's passes; "
+            "-O0 -p PASS runs it alone. Repeatable; `pfvm passes` lists them.",
+        ),
+    ] = None,
+    disable: Annotated[list[str] | None, typer.Option("--disable", help="Do not run PASS. Repeatable.")] = None,
+    option_json: Annotated[
+        Path | None, typer.Option("--option-json", help='File of options: {"args": ["--flag=value"]}.')
+    ] = None,
+    opset: Annotated[
+        int | None, typer.Option("--opset", help="Convert to this opset of ai.onnx first; not all operators can.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Run the model after every pass and compare with the original.")
+    ] = False,
+    external_data: Annotated[bool, typer.Option("--external-data", help="Weights in a file beside the model.")] = False,
+    safetensors: Annotated[
+        bool, typer.Option("--safetensors", help="Weights in a safetensors file beside the model.")
+    ] = False,
+    max_growth: Annotated[
+        int | None,
+        typer.Option(
+            "--max-growth", help="Bytes that folding may add to the model; default: 1 KiB a result, 1 MiB in all."
+        ),
+    ] = None,
+    fused_ops: Annotated[
+        str | None,
+        typer.Option(
+            "--fused-ops",
+            help="What a fused node is: function, a call of a function in the file (the default), or inline, left "
+            "unfused in standard operators.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Also load it there: what it cannot run is an error.")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Print what runs where on the device, and why.")] = False,
+    target: Annotated[str | None, typer.Option("--target", help="Not built yet.", hidden=True)] = None,
+    mesh: Annotated[str | None, typer.Option("--mesh", help="Not built yet.", hidden=True)] = None,
+    scheduler: Annotated[str | None, typer.Option("--scheduler", help="Not built yet.", hidden=True)] = None,
+) -> None:
+    """Compile a model: the same signature and meaning, fewer nodes."""
+    given = {k: v for k, v in locals().items() if k not in ("model", "option_json") and v not in (None, False)}
+    from pfvm.compiler.options import parse
+    from pfvm.runtime.api import compile_source
+
+    from .report import print_compiled
+
+    placeholders = {} if artifacts is None else {"codegen_dir": str(artifacts)}
+    options = parse(option_json, placeholders=placeholders, **given)
+    written = [str(path) for path in (options.output, options.artifacts) if path is not None]
+    if not written and not options.explain:
+        raise OptionError("nothing would be written: give -o FILE or --artifacts DIR")
+    start = time.perf_counter()
+    result = compile_source(model, options)
+    print_compiled(result, time.perf_counter() - start, ", ".join(written) or "not written")
+    if options.explain and options.device is not None:
+        from .explain import print_segments
+
+        print_segments(result.model, options.device)

@@ -242,6 +242,15 @@ def _mend_constant_of_shape(context: osi.ShapeInferenceContext, node: ir.Node) -
         out.shape = ir.Shape(list(contents))
 
 
+def _mend_contrib_quantization(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """ONNX Runtime's own QuantizeLinear and DequantizeLinear, which the library does not know."""
+    operand, out = node.inputs[0], node.outputs[0]
+    typed = node.inputs[1] if node.op_type == "DequantizeLinear" else node.inputs[2] if len(node.inputs) > 2 else None
+    out.shape = operand.shape if operand is not None else None
+    if typed is not None and typed.type is not None:
+        out.type = typed.type
+
+
 _MEND: dict[tuple[str, str], Callable[[osi.ShapeInferenceContext, ir.Node], None]] = {
     ("", "If"): _mend_if,
     ("", "Loop"): _mend_loop,
@@ -250,6 +259,7 @@ _MEND: dict[tuple[str, str], Callable[[osi.ShapeInferenceContext, ir.Node], None
     ("", "MatMulInteger"): _mend_matmul,
     ("com.microsoft", "FusedMatMul"): _mend_matmul,
     **{("com.microsoft", op): _mend_quantized_broadcast for op in ("QLinearAdd", "QLinearMul", "QLinearWhere")},
+    **{("com.microsoft", op): _mend_contrib_quantization for op in ("QuantizeLinear", "DequantizeLinear")},
     ("", "ConstantOfShape"): _mend_constant_of_shape,
     ("", "Expand"): _mend_expand,
     ("", "Einsum"): _mend_einsum,

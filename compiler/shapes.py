@@ -14,8 +14,10 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 import onnx_shape_inference as osi
 from onnx_shape_inference import _functions  # function calls have no public entry; the version is pinned to 0.4
+from pfvm.passes import schema
 from pfvm.passes.effects import bodies, roots
 
+from . import onnx_shapes
 from .shape_mending import Dim, mend
 
 logger = logging.getLogger(__name__)
@@ -129,6 +131,10 @@ class ShapeInference:
             return
         version = context.get_opset_version(node.domain)
         infer = osi.registry.get(node.domain, node.op_type, version=version)
+        if infer is None and node.domain == "" and node.op_type in schema.EXTENSIONS:
+            infer = osi.registry.get("", node.op_type, version=schema.newest_opset())
+        if infer is None and onnx_shapes.infer(context, node, version):
+            return
         if infer is None:
             _functions.infer_via_op_schema_function(
                 context,

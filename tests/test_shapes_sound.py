@@ -108,3 +108,40 @@ def test_symbolic_shapes_hold_the_real_ones(op: str) -> None:
                 bindings.update(zip(names, array.shape))
                 value.shape = ir.Shape(names)
             _check(case, model, bindings, outputs)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            '<ir_version: 4, opset_import: ["" : 9]> g (float[n,9] x) => (float[a,b] y) '
+            "{ y = Slice<axes=[1], starts=[1], ends=[-2]>(x) }",
+            "[n,6]",
+            id="Slice, with its bounds as attributes",
+        ),
+        pytest.param(
+            '<ir_version: 3, opset_import: ["" : 4]> g (float[n,9] x) => (float[a,b] y) '
+            "{ y = Dropout<is_test=1>(x) z = Neg(y) }",
+            None,
+            id="an operator for which ONNX has no rule either",
+        ),
+        pytest.param(
+            '<ir_version: 6, opset_import: ["" : 11]> g (float[n,4] x, float[4] s, float[4] b) => (float[a,c] y) '
+            "{ y = LayerNormalization<axis=-1>(x, s, b) }",
+            "[n,4]",
+            id="an operator of a later opset, which ONNX Runtime has always had",
+        ),
+        pytest.param(
+            '<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]> '
+            "g (float[n,4] x, float s, uint16 z) => (float[a,c] y) "
+            "{ q = com.microsoft.QuantizeLinear(x, s, z) y = com.microsoft.DequantizeLinear(q, s, z) }",
+            "[n,4]",
+            id="quantization as ONNX Runtime writes it",
+        ),
+    ],
+)
+def test_shapes_of_forms_that_few_know(text: str, expected: str | None) -> None:
+    model = read_model(onnx.parser.parse_model(text))
+    _infer(model)
+    shape = model.graph.outputs[0].shape
+    assert (shape if shape is None else str(shape)) == expected

@@ -50,6 +50,10 @@ def _visit(graph: ir.Graph, rw: Rewriter, seen: ChainMap[Key, ir.Node], tensors:
         elif all(rw.can_replace(a, b) for a, b in zip(node.outputs, first.outputs)):
             rw.replace(node, *first.outputs)
             rw.matched("common node")
+        elif len(node.outputs) == 1 and node.op_type != "Identity":  # two outputs of the graph, each under its name
+            copy = rw.op("Identity", first.outputs[0], at=node)
+            rw.replace(node, copy.outputs[0])
+            rw.matched("common node")
 
 
 def _merge_initializer(value: ir.Value, rw: Rewriter, tensors: ChainMap[Key, ir.Value]) -> None:

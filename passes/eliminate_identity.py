@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .dims import same_dim, same_dims
+from .numpy_ops import sliced
 from .rewriter import Rewriter
 from .rules import Rule, apply_rules, forward
 from .view import RUNTIME, constant
@@ -92,7 +93,7 @@ def pad_nothing(node: ir.Node, rw: Rewriter) -> bool:
 
 
 def slice_everything(node: ir.Node, rw: Rewriter) -> bool:
-    """Slice from 0 to at least the end by steps of 1 → x."""
+    """Slice from the start to at least the end by steps of 1 → x."""
     view = rw.view(node)
     starts, ends = view.ints("starts"), view.ints("ends")
     steps = view.ints("steps") if view.opset >= 10 else None
@@ -100,15 +101,15 @@ def slice_everything(node: ir.Node, rw: Rewriter) -> bool:
     source = node.inputs[0]
     if starts is None or ends is None or RUNTIME in (starts, ends, steps, axes) or source is None:
         return False
-    if any(starts) or (steps is not None and any(s != 1 for s in steps)):  # type: ignore[union-attr, arg-type]
+    if steps is not None and any(s != 1 for s in steps):  # type: ignore[union-attr]
         return False
-    for axis, end in zip(axes or range(len(starts)), ends):  # type: ignore[arg-type]
-        if end >= 2**31 - 1:
+    for axis, start, end in zip(axes or range(len(starts)), starts, ends):  # type: ignore[arg-type]
+        if start == 0 and end >= 2**31 - 1:
             continue
         dim = (
             source.shape[axis] if source.shape is not None and -len(source.shape) <= axis < len(source.shape) else None
         )
-        if not isinstance(dim, int) or end < dim:
+        if not isinstance(dim, int) or len(sliced(dim, start, end, 1)) < dim:
             return False
     return forward(node, rw, source, "slice_everything")
 

@@ -7,16 +7,15 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from .dims import same_dim
+from .dims import same_dim, same_dims
+from .matrix_product import product
 from .rewriter import Rewriter, inherit
 from .rules import Rule, apply_rules
-
-_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 
 @dataclasses.dataclass(frozen=True)
 class FuseMatmulBias:
-    """Add(MatMul(a, b), c) of matrices becomes Gemm(a, b, c).
+    """Add(MatMul(a, b), c) of matrices becomes Gemm(a, b, c); so does Add(Gemm(a, b), c) of a row c.
 
     before:  x[N,8] ─ MatMul(·, w[8,4]) ─ Add(·, c[4]) ─ y
     after:   x[N,8] ─ Gemm(·, w, c) ─ y
@@ -31,31 +30,23 @@ class FuseMatmulBias:
         apply_rules(rw, RULES)
 
 
-def matmul_bias(node: ir.Node, rw: Rewriter) -> bool:
-    """Add(MatMul(a, b), c) → Gemm(a, b, c)."""
-    if (rw.opset(node) or 0) < 7:
-        return False
-    for product, bias in (node.inputs, node.inputs[::-1]):
-        matmul = rw.producer(product, "MatMul")
-        if matmul is None or product is None or bias is None or matmul.graph is not node.graph:
+def product_and_bias(node: ir.Node, rw: Rewriter) -> bool:
+    """Add(MatMul(a, b), c), or Add(Gemm(a, b), c) → Gemm(a, b, c)."""
+    for term, bias in (node.inputs, node.inputs[::-1]):
+        found = product(term, node, rw)
+        if found is None or term is None or bias is None:
             continue
-        if len(product.uses()) != 1 or product.is_graph_output() or not _matrices(matmul):
+        a, b, params = found
+        if not _widens_to(bias, term):
+            rw.reject("product_and_bias", "what is added is not proved to broadcast to the product")
             continue
-        if not _widens_to(bias, product):
-            rw.reject("matmul_bias", "what is added is not proved to broadcast to the product")
-            continue
-        new = rw.op("Gemm", *matmul.inputs, bias, at=node)
-        inherit(new, matmul)
+        if params and same_dims(bias.shape, term.shape):
+            continue  # the sum of two matrices may be an optimizer's, which fuse-optimizer-update sees better whole
+        new = rw.op("Gemm", a, b, bias, at=node, **params)
+        inherit(new, term.producer())  # type: ignore[arg-type] # a product has one
         rw.replace(node, new.outputs[0])
         return True
     return False
-
-
-def _matrices(node: ir.Node) -> bool:
-    return all(
-        value is not None and value.dtype in _FLOATS and value.shape is not None and len(value.shape) == 2
-        for value in node.inputs
-    )
 
 
 def _widens_to(bias: ir.Value, product: ir.Value) -> bool:
@@ -64,4 +55,4 @@ def _widens_to(bias: ir.Value, product: ir.Value) -> bool:
     return all(dim == 1 or same_dim(dim, own) for dim, own in zip(bias.shape[::-1], product.shape[::-1]))
 
 
-RULES: dict[str, list[Rule]] = {"Add": [matmul_bias]}
+RULES: dict[str, list[Rule]] = {"Add": [product_and_bias]}

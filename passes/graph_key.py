@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from . import schema
 from .effects import Effect
 from .rewriter import Rewriter
 from .view import constant_tensor
@@ -22,16 +23,18 @@ def node_key(node: ir.Node, rw: Rewriter, local: Mapping[ir.Value, object] | Non
     """
     if rw.effect(node) is not Effect.PURE:
         return None
-    attributes = []
-    for name, attr in sorted(node.attributes.items()):
+    attributes: dict[str, Key] = {}
+    for name, attr in node.attributes.items():
         key = _attribute_key(attr, rw, local or {})
         if key is None:
             return None
-        attributes.append((name, attr.type, key))
+        attributes[name] = attr.type, key
+    if rw.is_standard(node):
+        attributes = _spelled_out(node, rw.opset(node) or 0, attributes)
     return (
         node.op_identifier(),
         tuple(None if v is None else (local or {}).get(v, id(v)) for v in node.inputs),
-        tuple(attributes),
+        tuple(sorted(attributes.items())),
         tuple(bool(out.name) for out in node.outputs),
     )
 
@@ -56,6 +59,38 @@ def graph_key(graph: ir.Graph, rw: Rewriter, outer: Mapping[ir.Value, object] | 
         for i, out in enumerate(node.outputs):
             local[out] = ("node", depth, len(nodes), i)
     return tuple(nodes), tuple(local.get(out, id(out)) for out in graph.outputs)
+
+
+_AXES_OF_THE_RESULT = frozenset({"ConcatFromSequence", "OneHot", "Unsqueeze"})
+
+
+def _spelled_out(node: ir.Node, opset: int, found: dict[str, Key]) -> dict[str, Key]:
+    """Attributes as if none that says its default had been written, but an axis always, and counted from the first."""
+    kept = {name: key for name, key in found.items() if not _is_default(node, name, key, opset)}
+    shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
+    if shape is None or node.op_type in _AXES_OF_THE_RESULT:
+        return kept
+    rank = len(shape)
+    kind, axis = found.get("axis", (ir.AttributeType.INT, _default(node, "axis", opset)))
+    if isinstance(axis, int):
+        kept["axis"] = kind, axis % rank if rank else axis
+    if "axes" in kept:
+        kind, axes = kept["axes"]
+        kept["axes"] = kind, tuple(axis % rank if rank else axis for axis in axes)
+    return kept
+
+
+def _is_default(node: ir.Node, name: str, key: Key, opset: int) -> bool:
+    default = _default(node, name, opset)
+    return default is not None and key[1] == default
+
+
+def _default(node: ir.Node, name: str, opset: int) -> Any:
+    """None for an attribute that has none, or that this operator has not got."""
+    if not schema.has_attribute("", node.op_type, opset, name):
+        return None
+    default = schema.attribute_default("", node.op_type, opset, name)
+    return tuple(default) if isinstance(default, list) else default
 
 
 def _attribute_key(attr: ir.Attr, rw: Rewriter, local: Mapping[ir.Value, object]) -> Any:

@@ -98,7 +98,7 @@ def inputs(proto: onnx.ModelProto, seed: int | None) -> dict[str, np.ndarray]:
         if value.name in given:
             continue
         tensor = value.type.tensor_type
-        shape = [d.dim_value or 3 for d in tensor.shape.dim]
+        shape = [d.dim_value if d.HasField("dim_value") else 3 for d in tensor.shape.dim]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         array = rng.integers(0, 3, shape) if dtype.kind in "iub" else rng.standard_normal(shape)
         feeds[value.name] = np.asarray(array if seed is not None else np.zeros(shape)).astype(dtype)

@@ -29,9 +29,9 @@ class SimplifyAlgebra:
     before:  x ─ Neg ─ Neg ─ a   i ─ Cast(int64) ─ Cast(float) ─ b   x ─ Max 1 ─ Max 2 ─ c   n ─ Add 2 ─ Add 3 ─ d
     after:   x ───────────── a   i ─ Cast(float) ─────────────── b   x ─ Max 2 ───────── c   n ─ Add 5 ───────── d
 
-    Only what is exact for every input, NaN and infinities included: constants in a row are added up and multiplied in
-    integers, which wrap the same way in any order. In floating point (x·a)·b rounds twice and x·(a·b) once, so those
-    stay; most peers leave them as well.
+    Only what is exact for every input, NaN and infinities included: constants in a row are added up in integers, which
+    wrap the same way in any order. (x·a)·b is x·(a·b) in floating point as well, where it differs by one rounding:
+    with a and b both of at least one, or both of at most one, so that nothing overflows or vanishes in one form alone.
     """
 
     name: ClassVar[str] = "simplify-algebra"
@@ -110,6 +110,20 @@ def constants_in_a_row(node: ir.Node, rw: Rewriter) -> bool:
     value, first, second, inner = found
     with np.errstate(all="ignore"):
         return _one_constant(node, inner, value, first + second if node.op_type == "Add" else first * second, rw)
+
+
+def scales_in_a_row(node: ir.Node, rw: Rewriter) -> bool:
+    """(x · a) · b → x · (a · b) in float and double."""
+    found = _constant_in_a_row(node, rw)
+    if found is None or node.outputs[0].dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return False
+    value, first, second, inner = found
+    sizes = abs(first), abs(second)
+    with np.errstate(all="ignore"):
+        scale = first * second
+    if not (min(sizes) >= 1 or 0 < max(sizes) <= 1) or not np.finfo(scale.dtype).tiny <= abs(scale) < np.inf:
+        return rw.reject("scales_in_a_row", "what overflows or vanishes in one form may not in the other")
+    return _one_constant(node, inner, value, scale, rw)
 
 
 Found = tuple[ir.Value, np.ndarray, np.ndarray, ir.Node]
@@ -193,7 +207,7 @@ RULES: dict[str, list[Rule]] = {
     "Max": [of_itself, bound_of_bound],
     "Add": [plus_negative, constants_in_a_row],
     "Sub": [plus_negative],
-    "Mul": [constants_in_a_row],
+    "Mul": [constants_in_a_row, scales_in_a_row],
     "Clip": [clip_of_clip],
     "Where": [where_of_where],
 }

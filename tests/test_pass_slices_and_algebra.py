@@ -75,6 +75,7 @@ CHAINS = {
     "wider": ("a = Cast <to = 7> (n) y = Cast <to = 1> (a)", ["Cast"]),
     "integers": (f"{N} a = Add(l, f) b = Add(g, a) y = Cast <to = 1> (b)", ["Add", "Cast"]),
     "integer products": (f"{N} a = Mul(l, f) b = Mul(a, g) y = Cast <to = 1> (b)", ["Mul", "Cast"]),
+    "scales": (f"{F} a = Mul(x, f) y = Mul(h, a)", ["Mul"]),
     "where": ("a = Where(m, x, z) y = Where(m, a, x)", ["Where"]),
     "where, no": ("a = Where(m, x, z) y = Where(m, x, a)", ["Where"]),
     "plus negative": ("a = Neg(x) y = Add(a, z)", ["Sub"]),
@@ -97,7 +98,8 @@ def test_a_wider_type_and_back() -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        f"{F} a = Mul(x, f) y = Mul(a, h)",  # two roundings are not one
+        f"{F} q = Constant <value = float {{0.25}}> () a = Mul(x, f) y = Mul(a, q)",  # one of them may overflow alone
+        f"{F} q = Constant <value = float {{1e30}}> () a = Mul(x, q) y = Mul(a, q)",
         f"{F} a = Add(x, f) y = Add(a, h)",
         "a = Cast <to = 10> (x) y = Cast <to = 1> (a)",
         "a = Cast <to = 1> (l) b = Cast <to = 7> (a) y = Cast <to = 1> (b)",

@@ -18,10 +18,12 @@ from test_pass_gradients import PLAIN, RELU_TEXT, gradient
 from test_pass_optimizer_update import MOMENTUM, step
 
 NORMALIZED = """agraph (float[1,2,4,4] x) => (float[1,2,4,4] y)
-    <float[2,2,1,1] w = {1, 2, 3, 4}, float[2] s = {2, 3}, float[2] b = {1, 0}, float[2] m = {0, 1}, float[2] v = {1, 2}>
+    <float[2,2,1,1] w = {1, 2, 3, 4}, float[2] s = {2, 3}, float[2] b = {1, 0}, float[2] m = {0, 1},
+     float[2] v = {1, 2}>
     { c = Conv(x, w) y = BatchNormalization(c, s, b, m, v) }"""
 LOOP = """agraph (float[3] x, float[3] w) => (float[3] y) <int64 n = {{{n}}}, bool t = {{1}}> {{
-    y = Loop (n, t, {carried}) <body = g (int64 i, bool c, {formals}) => (bool d, {results}) {{ d = Identity(c) {lines} }}> }}"""
+    y = Loop (n, t, {carried}) <body = g (int64 i, bool c, {formals}) => (bool d, {results}) {{
+        d = Identity(c) {lines} }}> }}"""
 PAIR = "float[3] a, float[3] b"
 
 EXAMPLES: dict[str, str | onnx.ModelProto] = {
@@ -30,7 +32,8 @@ EXAMPLES: dict[str, str | onnx.ModelProto] = {
         <opset_import: ["" : 17], domain: "local"> twice (p) => (q) { q = Add(p, p) }""",
     "fold-constants": "agraph (float[3] x) => (float[3] y) <float[3] k = {1, 2, 3}> { e = Exp(k) y = Mul(x, e) }",
     "simplify-if": """agraph (bool c, float[3] x) => (float[3] y) {
-        z = If (c) <then_branch = t () => (float[3] p) { p = Exp(x) }, else_branch = e () => (float[3] q) { q = Exp(x) }>
+        z = If (c) <then_branch = t () => (float[3] p) { p = Exp(x) },
+                    else_branch = e () => (float[3] q) { q = Exp(x) }>
         y = Neg(z) }""",
     "simplify-carried": LOOP.format(
         n=9, carried="x, w", formals=PAIR, results="float[3] p, float[3] q", lines="p = Mul(a, b) q = Identity(b)"

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common
 from pfvm.errors import OptionError
-from pfvm.passes import pipeline
+from pfvm.passes import pipeline, provenance
 from pfvm.passes.constant_subgraph import Evaluate
 from pfvm.passes.pipeline import PassRecord
 from pfvm.passes.rewriter import SEALED_DOMAIN, Rewriter
@@ -85,12 +85,16 @@ def compile_model(
         if verifier is not None and record.changed:
             record.max_difference = verifier(current, record.name)
 
+    rewriter = Rewriter(working, ShapeInference(working))
+    rewriter.provenance.is_written = not options.strip_provenance
     records = pipeline.run(
-        Rewriter(working, ShapeInference(working)),
+        rewriter,
         _with_budget(pipeline.select(options.opt_level, options.passes, disabled), options.max_growth),
         {"evaluate": evaluate},
         after,
     )
+    if options.strip_provenance:
+        provenance.strip(working)
     return CompileResult(working, records)
 
 

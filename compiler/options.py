@@ -52,6 +52,9 @@ class Options(pydantic.BaseModel):
     fused_ops: Literal["function", "inline"] = pydantic.Field(
         "function", description="fused nodes as calls of model-local functions, or not at all"
     )
+    strip_provenance: bool = pydantic.Field(
+        False, description="leave out which rule made a node and of what (pfvm.rule and pfvm.from in its metadata)"
+    )
     device: str | None = pydantic.Field(
         None, description="also load the compiled model there: what it cannot run is an error, and nothing is written"
     )

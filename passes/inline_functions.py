@@ -64,6 +64,7 @@ def _inline(call: ir.Node, rw: Rewriter) -> None:
         attributes=attributes,
     )
     inherit(node, body)
+    rw.provenance.copied(node, call, body)
     for old, new in zip(body.outputs, node.outputs):
         if not old.name:
             new.name = ""

@@ -176,11 +176,12 @@ def _run_one(
     rw: Rewriter, each: Any, number: int, services: Mapping[str, Any], measured: tuple[int, int]
 ) -> PassRecord:
     """`measured`: the model's nodes and bytes before, which are those after where nothing matches."""
-    rw.start_pass()
+    rw.start_pass(each.name)
     nodes, size = measured
     start = time.perf_counter()
     accepted = {key: value for key, value in services.items() if key in each.run.__code__.co_varnames}
     each.run(rw, **accepted)
+    rw.end_pass()
     seconds = time.perf_counter() - start
     nodes_after, size_after = measure(rw.model) if rw.matches else measured
     rejected = {f"{rule}: {why}": count for (rule, why), count in rw.rejections.items()}

@@ -17,6 +17,8 @@ from pfvm.errors import UnsupportedOpError
 
 from . import schema
 from .effects import Effect, bodies, effect, function_effects, roots
+from .journal import Journal
+from .provenance import FROM, RULE
 from .shape_inference import NoShapes, ShapeInference
 from .view import View
 
@@ -25,19 +27,19 @@ SEALED_DOMAIN = "pfvm"
 
 
 def inherit(node: ir.Node, source: ir.Node) -> None:
-    """Give a node the provenance metadata of another that it lacks."""
+    """Give a node the metadata of another that it lacks; which rule made it of what is each node's own."""
     for key, text in source.metadata_props.items():
-        node.metadata_props.setdefault(key, text)
+        if key not in (RULE, FROM):
+            node.metadata_props.setdefault(key, text)
 
 
-class Rewriter:
+class Rewriter(Journal):
     """Owns every mutation of one model. Not thread-safe."""
 
     def __init__(self, model: ir.Model, shapes: ShapeInference | None = None) -> None:
+        super().__init__()
         self.model = model
         self.shapes: ShapeInference = shapes or NoShapes()
-        self.matches: collections.Counter[str] = collections.Counter()
-        self.rejections: collections.Counter[tuple[str, str]] = collections.Counter()
         self._listeners: list[Callable[[ir.Node], None]] = []
         self._names: set[str] | None = None
         self._suffixes: collections.Counter[str] = collections.Counter()
@@ -100,21 +102,10 @@ class Rewriter:
             self._function_effects = function_effects(self.model, self.opset)
         return effect(node, self.opset, self.model.functions, self._function_effects)
 
-    # ---- statistics
-
-    def start_pass(self) -> None:
+    def start_pass(self, name: str = "") -> None:
         """Forget what was counted, and what was known about functions that the last pass may have changed."""
-        self.matches, self.rejections = collections.Counter(), collections.Counter()
+        super().start_pass(name)
         self._function_effects = None
-
-    def matched(self, what: str) -> None:
-        """Count one applied rewrite."""
-        self.matches[what] += 1
-
-    def reject(self, rule: str, why: str) -> bool:
-        """Count why a rule that looked applicable was not applied; returns False, for `return rw.reject(…)`."""
-        self.rejections[rule, why] += 1
-        return False
 
     # ---- listeners
 
@@ -173,6 +164,7 @@ class Rewriter:
             value = node.outputs[0]
             value.name, value.type, value.shape = name, ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
             at.graph.insert_before(at, node)
+            self.provenance.made(node, at)
             return value
         tensor.name = name
         value = ir.Value(
@@ -201,7 +193,7 @@ class Rewriter:
 
         `params` are given by their name in the operator's schema, be it an attribute or an input at this opset; arrays
         for inputs become constants. None and an attribute's default are left out. `attributes` are taken as they are.
-        Provenance metadata is taken from `at`.
+        Metadata is taken from `at`; `matched` labels the node (see provenance).
 
         Raises UnsupportedOpError when the operator, or one of the parameters, does not exist at that opset.
         """
@@ -239,6 +231,7 @@ class Rewriter:
             base = at.outputs[min(i, len(at.outputs) - 1)].name or op_type
             value.name = self.unique_name(base)
         at.graph.insert_before(at, node)
+        self.provenance.made(node, at)
         for body in bodies(node):
             self._owner[body] = node
             collections.deque(self._nested(body, self.root(at.graph)), maxlen=0)
@@ -279,6 +272,8 @@ class Rewriter:
             positions[new] = positions.pop(old)
             for i in positions[new]:
                 old.graph.outputs[i] = new
+            for value in (old, new):
+                self.provenance.renamed(value)
             taken = old.name
             old.name = self.unique_name(f"{taken}_replaced")
             new.name = taken
@@ -311,6 +306,7 @@ class Rewriter:
         for old, value in zip(node.outputs, [*new, *[None] * len(node.outputs)]):
             if value is None:
                 continue
+            self.trace.replaced(node, value)
             self.replace_value(old, value)
             producer = value.producer()
             if producer is not None:
@@ -350,6 +346,7 @@ class Rewriter:
         return found
 
     def _detach(self, node: ir.Node) -> None:
+        self.provenance.erased(node)
         for body in bodies(node):
             for inner in list(body.all_nodes()):
                 for i in range(len(inner.inputs)):

@@ -51,13 +51,17 @@ def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
             # Rules speak of ai.onnx operators; a custom operator or a local function may share the name.
             if node.graph is None or not rw.is_standard(node):
                 continue
+            rw.node = node
             for rule in rules[node.op_type]:
-                if rule(node, rw):
+                if not rule(node, rw):
+                    rw.trace.refused(rule.__name__, node)
+                else:
                     rw.matched(rule.__name__)
                     if node.graph is not None:
                         push_neighbours(node)
                     break
     finally:
+        rw.node = None
         stop()
 
 

@@ -35,10 +35,11 @@ class SimplifyCarried:
                 constant = _constant(form, rw)
                 for i in constant:
                     _read_outside(form, i, rw)
-                    rw.matched("constant carried value")
                 dead = [i for i in _dead(form, rw) if i not in constant]
                 if constant or dead:
                     _drop(form, {*constant, *dead}, rw)
+                for _ in constant:
+                    rw.matched("constant carried value")
                 for _ in dead:
                     rw.matched("dead carried value or output")
 

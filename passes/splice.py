@@ -68,6 +68,7 @@ class _Copier:
                 new.type, new.shape = old.type, old.shape
                 new.meta.update(old.meta)
                 self.values[old] = new
+            self.rw.provenance.copied(copied, node)
             nodes.append(copied)
         return ir.Graph(
             formals, [self.values[out] for out in graph.outputs], nodes=nodes, initializers=initializers,
@@ -93,11 +94,15 @@ class _Copier:
 def copy_node(
     node: ir.Node, inputs: Sequence[ir.Value | None], attributes: Iterable[ir.Attr], at: ir.Node, rw: Rewriter
 ) -> ir.Node:
-    """The node once more before `at`, on these inputs; its names are new, its metadata is that of `at`."""
+    """The node once more before `at`, on these inputs; its names are new, its metadata is that of `at`.
+
+    It stands for the node that it is a copy of.
+    """
     copied = rw.op(
         node.op_type, *inputs, at=at, domain=node.domain, overload=node.overload, outputs=len(node.outputs),
         name=node.name, attributes=attributes,
     )  # fmt: skip
+    rw.provenance.copied(copied, node)
     for old, new in zip(node.outputs, copied.outputs):
         new.name = rw.unique_name(old.name) if old.name else ""
         if new.type is None:

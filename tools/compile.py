@@ -64,6 +64,12 @@ def compile_command(
             "unfused in standard operators.",
         ),
     ] = None,
+    strip_provenance: Annotated[
+        bool,
+        typer.Option(
+            "--strip-provenance", help="Without pfvm.rule and pfvm.from: which rule made a node, and of which nodes."
+        ),
+    ] = False,
     device: Annotated[
         str | None, typer.Option("--device", help="Also load it there: what it cannot run is an error.")
     ] = None,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from pfvm.errors import PfvmError
+from pfvm.passes.provenance import FROM, RULE, names
 
 from .folder import Folder, StageFile
 
-SOURCE, MODULE, FROM, RULE = "pfvm.source", "pfvm.module", "pfvm.from", "pfvm.rule"
+SOURCE, MODULE = "pfvm.source", "pfvm.module"
 
 
 def outline(folder: Folder, stage: StageFile) -> dict[str, Any]:
@@ -91,19 +91,8 @@ def _node(node: Any, scope: str) -> dict[str, Any]:
         "source": meta.get(SOURCE),
         "module": meta.get(MODULE),
         "rule": meta.get(RULE),
-        "from": _names(meta.get(FROM)),
+        "from": names(meta.get(FROM)),
     }
-
-
-def _names(text: str | None) -> list[str]:
-    """The names in `pfvm.from`: a JSON list, or names with commas between."""
-    if not text:
-        return []
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return [name.strip() for name in text.split(",") if name.strip()]
-    return [str(name) for name in found] if isinstance(found, list) else [str(found)]
 
 
 def _tensors(graph: Any, onnx: Any) -> Iterator[tuple[str, str]]:

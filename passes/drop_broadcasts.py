@@ -10,7 +10,7 @@ import onnx_ir as ir
 from . import uniform
 from .dims import same_dims
 from .rewriter import Rewriter
-from .rules import Rule, apply_rules
+from .rules import apply_rules, rule, rules_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,13 @@ class DropBroadcasts:
         apply_rules(rw, RULES)
 
 
+_ELEMENTWISE = (
+    *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "And", "Or", "Xor", "Mod", "BitwiseAnd", "BitwiseOr"),
+    *("BitwiseXor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
+)
+
+
+@rule(*_ELEMENTWISE)
 def narrower_operand(node: ir.Node, rw: Rewriter) -> bool:
     """op(x, Expand(s)) → op(x, s); op(x, constant of equal numbers) → op(x, number)."""
     if (rw.opset(node) or 0) < 8 or not 2 <= len(node.inputs) <= 3:  # 8: Max, Min and Expand broadcast
@@ -60,8 +67,4 @@ def _number(value: ir.Value, full: bool, node: ir.Node, rw: Rewriter) -> ir.Valu
     return None if number is None else rw.constant(number, f"{value.name}_scalar", node)
 
 
-_ELEMENTWISE = (
-    *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "And", "Or", "Xor", "Mod", "BitwiseAnd", "BitwiseOr"),
-    *("BitwiseXor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
-)
-RULES: dict[str, list[Rule]] = {op: [narrower_operand] for op in _ELEMENTWISE}
+RULES = rules_in(globals())

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from .dims import same_dim, same_dims
 from .numpy_ops import sliced
 from .rewriter import Rewriter
-from .rules import Rule, apply_rules, forward
+from .rules import apply_rules, forward, rule, rules_in
 from .view import RUNTIME, constant
 
 
@@ -32,11 +32,13 @@ class EliminateIdentity:
         apply_rules(rw, RULES)
 
 
+@rule("Identity")
 def identity(node: ir.Node, rw: Rewriter) -> bool:
     """Identity(x) → x."""
     return forward(node, rw, node.inputs[0], "identity")
 
 
+@rule("Cast", "CastLike")
 def cast_to_same(node: ir.Node, rw: Rewriter) -> bool:
     """Cast(x) to the type x has → x; CastLike likewise."""
     source, out = node.inputs[0], node.outputs[0]
@@ -51,6 +53,7 @@ def cast_to_same(node: ir.Node, rw: Rewriter) -> bool:
     return forward(node, rw, source, "cast_to_same")
 
 
+@rule("Transpose")
 def transpose_in_order(node: ir.Node, rw: Rewriter) -> bool:
     """Transpose(perm=[0, 1, …]) → x; also the default perm at rank ≤ 1."""
     perm, source = rw.view(node).attr("perm"), node.inputs[0]
@@ -62,6 +65,7 @@ def transpose_in_order(node: ir.Node, rw: Rewriter) -> bool:
     return forward(node, rw, source, "transpose_in_order")
 
 
+@rule("Reshape", "Expand", "Flatten", "Squeeze", "Unsqueeze", "Tile")
 def keeps_shape(node: ir.Node, rw: Rewriter) -> bool:
     """Reshape, Expand, Flatten, Squeeze, Unsqueeze or Tile whose result has the shape of its input → x.
 
@@ -77,11 +81,13 @@ def keeps_shape(node: ir.Node, rw: Rewriter) -> bool:
     return forward(node, rw, source, "keeps_shape")
 
 
+@rule("Dropout")
 def dropout_at_inference(node: ir.Node, rw: Rewriter) -> bool:
     """Dropout outside training → x, when nobody reads the mask."""
     return forward(node, rw, node.inputs[0], "dropout_at_inference")
 
 
+@rule("Pad")
 def pad_nothing(node: ir.Node, rw: Rewriter) -> bool:
     """Pad with zeros everywhere → x."""
     view = rw.view(node)
@@ -92,6 +98,7 @@ def pad_nothing(node: ir.Node, rw: Rewriter) -> bool:
     return forward(node, rw, node.inputs[0], "pad_nothing")
 
 
+@rule("Slice")
 def slice_everything(node: ir.Node, rw: Rewriter) -> bool:
     """Slice from the start to at least the end by steps of 1 → x."""
     view = rw.view(node)
@@ -114,16 +121,19 @@ def slice_everything(node: ir.Node, rw: Rewriter) -> bool:
     return forward(node, rw, source, "slice_everything")
 
 
+@rule("Concat", "Sum", "Max", "Min", "Mean")
 def single_operand(node: ir.Node, rw: Rewriter) -> bool:
     """Concat, Sum, Max, Min or Mean of one operand → it."""
     return len(node.inputs) == 1 and forward(node, rw, node.inputs[0], "single_operand")
 
 
+@rule("Split")
 def split_in_one(node: ir.Node, rw: Rewriter) -> bool:
     """Split into one part, which is all of it → x."""
     return len(node.outputs) == 1 and forward(node, rw, node.inputs[0], "split_in_one")
 
 
+@rule("Clip")
 def clip_nothing(node: ir.Node, rw: Rewriter) -> bool:
     """Clip without bounds (opset 11 on) → x."""
     if (rw.opset(node) or 0) < 11 or any(v is not None for v in node.inputs[1:]):
@@ -131,6 +141,7 @@ def clip_nothing(node: ir.Node, rw: Rewriter) -> bool:
     return forward(node, rw, node.inputs[0], "clip_nothing")
 
 
+@rule("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd")
 def reduce_nothing(node: ir.Node, rw: Rewriter) -> bool:
     """ReduceSum/Max/Min/Mean/Prod over no axis (noop_with_empty_axes), or over dims of size 1 that are kept → x."""
     view, source = rw.view(node), node.inputs[0]
@@ -151,6 +162,7 @@ _NEUTRAL = {"Add": (0, True), "Sub": (0, False), "Mul": (1, True), "Div": (1, Fa
 _NEUTRAL_BOOL = {"And": (True, True), "Or": (False, True), "Xor": (False, True)}
 
 
+@rule(*_NEUTRAL, *_NEUTRAL_BOOL)
 def neutral_element(node: ir.Node, rw: Rewriter) -> bool:
     """x + 0, x − 0, x · 1, x / 1, x ** 1, x and True, x or False → x, if x has the result's shape and type."""
     neutral, commutes = {**_NEUTRAL, **_NEUTRAL_BOOL}[node.op_type]
@@ -180,18 +192,4 @@ def _cannot_widen(value: ir.Value, constant_operand: np.ndarray) -> bool:
     return all(c == 1 or same_dim(d, c) for d, c in zip(tail, constant_operand.shape))
 
 
-RULES: dict[str, list[Rule]] = {
-    "Identity": [identity],
-    "Cast": [cast_to_same],
-    "CastLike": [cast_to_same],
-    "Transpose": [transpose_in_order],
-    **{op: [keeps_shape] for op in ("Reshape", "Expand", "Flatten", "Squeeze", "Unsqueeze", "Tile")},
-    "Dropout": [dropout_at_inference],
-    "Pad": [pad_nothing],
-    "Slice": [slice_everything],
-    **{op: [single_operand] for op in ("Concat", "Sum", "Max", "Min", "Mean")},
-    "Split": [split_in_one],
-    "Clip": [clip_nothing],
-    **{op: [reduce_nothing] for op in ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd")},
-    **{op: [neutral_element] for op in (*_NEUTRAL, *_NEUTRAL_BOOL)},
-}
+RULES = rules_in(globals())

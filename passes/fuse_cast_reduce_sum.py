@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from . import fused_function, schema
 from .rewriter import SEALED_DOMAIN, Rewriter, inherit
-from .rules import Rule, apply_rules
+from .rules import apply_rules, rule, rules_in
 from .view import RUNTIME
 
 NAME = "ChainerCastReduceSum"
@@ -31,6 +31,7 @@ class FuseCastReduceSum:
         apply_rules(rw, RULES)
 
 
+@rule("ReduceSum")
 def cast_reduce_sum(node: ir.Node, rw: Rewriter) -> bool:
     """ReduceSum(Cast(x)) → ChainerCastReduceSum(x)."""
     wide = node.inputs[0]
@@ -99,4 +100,4 @@ def _function(opset: int, parameters: tuple[str, ...], with_axes: bool) -> ir.Fu
     )
 
 
-RULES: dict[str, list[Rule]] = {"ReduceSum": [cast_reduce_sum]}
+RULES = rules_in(globals())

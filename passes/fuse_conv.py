@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .rewriter import Rewriter, inherit
-from .rules import Rule, apply_rules
+from .rules import apply_rules, rule, rules_in
 from .view import RUNTIME, constant, constant_tensor
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
@@ -36,6 +36,7 @@ class FuseConv:
         apply_rules(rw, RULES)
 
 
+@rule("BatchNormalization")
 def normalized(node: ir.Node, rw: Rewriter) -> bool:
     """BatchNormalization(Conv(x)) → Conv(x)."""
     conv, view = _convolution(node.inputs[0], node, rw), rw.view(node)
@@ -53,6 +54,7 @@ def normalized(node: ir.Node, rw: Rewriter) -> bool:
         return _fold(node, conv, rw, "normalized", factor, shift - mean * factor)
 
 
+@rule("Mul", "Div")
 def scaled(node: ir.Node, rw: Rewriter) -> bool:
     """Conv(x) · k → Conv(x), with one k per channel, or one for all; Conv(x) / k likewise."""
     found = _convolution_and_numbers(node, rw)
@@ -64,6 +66,7 @@ def scaled(node: ir.Node, rw: Rewriter) -> bool:
     return _fold(node, conv, rw, "scaled", factor, np.zeros(1))
 
 
+@rule("Add", "Sub")
 def shifted(node: ir.Node, rw: Rewriter) -> bool:
     """Conv(x) + k → Conv(x) with a bias; Conv(x) − k likewise."""
     found = _convolution_and_numbers(node, rw)
@@ -73,6 +76,7 @@ def shifted(node: ir.Node, rw: Rewriter) -> bool:
     return _fold(node, conv, rw, "shifted", None, numbers if node.op_type == "Add" else -numbers)
 
 
+@rule("Conv")
 def padded(node: ir.Node, rw: Rewriter) -> bool:
     """Conv(Pad(x)) → Conv(x, pads), where Pad adds zeros to spatial dims alone."""
     pad = rw.producer(node.inputs[0], "Pad")
@@ -189,11 +193,4 @@ def _scale(conv: ir.Node, weight: np.ndarray, factor: np.ndarray, channels: int,
     return (grouped * factors.reshape(group, 1, channels // group, *tail)).reshape(weight.shape)
 
 
-RULES: dict[str, list[Rule]] = {
-    "BatchNormalization": [normalized],
-    "Mul": [scaled],
-    "Div": [scaled],
-    "Add": [shifted],
-    "Sub": [shifted],
-    "Conv": [padded],
-}
+RULES = rules_in(globals())

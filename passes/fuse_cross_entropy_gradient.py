@@ -10,7 +10,7 @@ import onnx_ir as ir
 from . import uniform
 from .dims import same_dim, same_dims
 from .rewriter import Rewriter
-from .rules import Rule, apply_rules
+from .rules import apply_rules, rule, rules_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,7 @@ class FuseCrossEntropyGradient:
         apply_rules(rw, RULES)
 
 
+@rule("Sub")
 def softmax_less_labels(node: ir.Node, rw: Rewriter) -> bool:
     """Sub(m, Mul(p, ReduceSum(m))) with m = Mul(ScatterElements(0, t, −1), w) → ScatterElements(Mul(p, w), t, −w)."""
     rule = "softmax_less_labels"
@@ -110,4 +111,4 @@ def _labels_axis(scatter: ir.Node, weight: ir.Value, rw: Rewriter) -> int | None
     return axis if rows else None
 
 
-RULES: dict[str, list[Rule]] = {"Sub": [softmax_less_labels]}
+RULES = rules_in(globals())

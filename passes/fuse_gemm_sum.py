@@ -11,7 +11,7 @@ import onnx_ir as ir
 from .dims import same_dims, static_shape
 from .matrix_product import is_matrix_product, product, read_once
 from .rewriter import Rewriter
-from .rules import Rule, apply_rules
+from .rules import apply_rules, rule, rules_in
 from .view import constant_tensor
 
 
@@ -34,6 +34,7 @@ class FuseGemmSum:
         apply_rules(rw, RULES)
 
 
+@rule("Add")
 def sum_of_products(node: ir.Node, rw: Rewriter) -> bool:
     """Add(Gemm(a, b), Gemm(c, d)) → Gemm(a, b, Gemm(c, d))."""
     for term, other in (node.inputs[::-1], node.inputs):
@@ -48,6 +49,7 @@ def sum_of_products(node: ir.Node, rw: Rewriter) -> bool:
     return False
 
 
+@rule("Add", "Sub")
 def plus_scaled_product(node: ir.Node, rw: Rewriter) -> bool:
     """Add(w, Mul(Gemm(a, b), s)) → Gemm(Mul(a, s), b, w), and Sub likewise with alpha negative."""
     for scaled, weight in (node.inputs[::-1], node.inputs) if node.op_type == "Add" else (node.inputs[::-1],):
@@ -84,4 +86,4 @@ def _is_number(scale: ir.Value) -> bool:
     return shape is not None and len(shape) <= 2 and math.prod(shape) == 1 and constant_tensor(scale) is None
 
 
-RULES: dict[str, list[Rule]] = {"Add": [sum_of_products, plus_scaled_product], "Sub": [plus_scaled_product]}
+RULES = rules_in(globals())

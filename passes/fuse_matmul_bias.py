@@ -10,7 +10,7 @@ import onnx_ir as ir
 from .dims import same_dim, same_dims
 from .matrix_product import product
 from .rewriter import Rewriter, inherit
-from .rules import Rule, apply_rules
+from .rules import apply_rules, rule, rules_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +30,7 @@ class FuseMatmulBias:
         apply_rules(rw, RULES)
 
 
+@rule("Add")
 def product_and_bias(node: ir.Node, rw: Rewriter) -> bool:
     """Add(MatMul(a, b), c), or Add(Gemm(a, b), c) → Gemm(a, b, c)."""
     for term, bias in (node.inputs, node.inputs[::-1]):
@@ -55,4 +56,4 @@ def _widens_to(bias: ir.Value, product: ir.Value) -> bool:
     return all(dim == 1 or same_dim(dim, own) for dim, own in zip(bias.shape[::-1], product.shape[::-1]))
 
 
-RULES: dict[str, list[Rule]] = {"Add": [product_and_bias]}
+RULES = rules_in(globals())

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from . import fused_function, uniform
 from .rewriter import SEALED_DOMAIN, Rewriter
-from .rules import Rule, apply_rules
+from .rules import apply_rules, rule, rules_in
 
 NAME = "ReluGrad"
 
@@ -31,6 +31,7 @@ class FuseReluGradient:
         apply_rules(rw, RULES)
 
 
+@rule("Where")
 def relu_gradient(node: ir.Node, rw: Rewriter) -> bool:
     """Where(LessOrEqual(y, 0), 0, g) → ReluGrad(y, g)."""
     condition, zero, gradient = node.inputs
@@ -74,4 +75,4 @@ def _function(opset: int, dtype: ir.DataType) -> ir.Function:
     return fused_function.build(f"{NAME}{suffix}", [y, gradient], [zero, off, chosen], [], opset, doc)
 
 
-RULES: dict[str, list[Rule]] = {"Where": [relu_gradient]}
+RULES = rules_in(globals())

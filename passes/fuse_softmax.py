@@ -8,7 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from .rewriter import Rewriter
-from .rules import Rule, apply_rules
+from .rules import apply_rules, rule, rules_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +29,7 @@ class FuseSoftmax:
         apply_rules(rw, RULES)
 
 
+@rule("Div")
 def softmax(node: ir.Node, rw: Rewriter) -> bool:
     """Div(Exp(Sub(x, ReduceMax(x))), ReduceSum(Exp(…))) → Softmax(x)."""
     powers, total = node.inputs
@@ -61,4 +62,4 @@ def _axis(node: ir.Node, rank: int, rw: Rewriter) -> int | None:
     return axes[0] % rank
 
 
-RULES: dict[str, list[Rule]] = {"Div": [softmax]}
+RULES = rules_in(globals())

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import onnx_ir as ir
 
 from .rewriter import Rewriter
-from .rules import MANY_READERS, Rule, apply_rules
+from .rules import MANY_READERS, apply_rules, rule, rules_in
 from .view import RUNTIME
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
@@ -47,6 +47,7 @@ def _transposed(value: ir.Value | None, rw: Rewriter) -> ir.Value | None:
     return source if tuple(perm) == (1, 0) else None
 
 
+@rule("Gemm")
 def transpose_into_gemm(node: ir.Node, rw: Rewriter) -> bool:
     """Gemm(Transpose(A), B) → Gemm(A, B, transA flipped), and likewise for B."""
     view = rw.view(node)
@@ -85,6 +86,7 @@ def _reads_matrices(node: ir.Node, rw: Rewriter) -> bool:
     )
 
 
+@rule("Transpose")
 def transposed_product(node: ir.Node, rw: Rewriter) -> bool:
     """Transpose(Gemm(A, B)) → Gemm(B, A) with both flags flipped and changed over; likewise of a MatMul."""
     product = node.inputs[0]
@@ -110,6 +112,7 @@ def transposed_product(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
+@rule("MatMul")
 def transpose_into_matmul(node: ir.Node, rw: Rewriter) -> bool:
     """MatMul(A, Transpose(B)) of matrices → Gemm(A, B, transB=1), and likewise for A."""
     sources = [_transposed(value, rw) for value in node.inputs]
@@ -133,8 +136,4 @@ def transpose_into_matmul(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
-RULES: dict[str, list[Rule]] = {
-    "Gemm": [transpose_into_gemm],
-    "MatMul": [transpose_into_matmul],
-    "Transpose": [transposed_product],
-}
+RULES = rules_in(globals())

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from .dims import Dims, same_dim, same_dims
 from .rewriter import Rewriter, inherit
-from .rules import Rule, apply_rules, forward
+from .rules import apply_rules, forward, rule, rules_in
 from .view import RUNTIME, constant
 
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
@@ -40,6 +40,7 @@ def _inner(node: ir.Node, rw: Rewriter) -> ir.Node | None:
     return producer if producer is not None and producer.op_type in _VIEWS and rw.is_standard(producer) else None
 
 
+@rule("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 def view_and_back(node: ir.Node, rw: Rewriter) -> bool:
     """A view of a view that has the shape of what is viewed → it."""
     inner, out = _inner(node, rw), node.outputs[0]
@@ -49,111 +50,16 @@ def view_and_back(node: ir.Node, rw: Rewriter) -> bool:
     return forward(node, rw, source, "view_and_back")
 
 
-def reshape_of_view(node: ir.Node, rw: Rewriter) -> bool:
-    """Reshape of a Reshape, Squeeze, Unsqueeze or Flatten → Reshape of what that one viewed."""
-    inner = _inner(node, rw)
-    if inner is None or inner.inputs[0] is None or (rw.opset(node) or 0) < 5:
-        return False
-    target = constant(node.inputs[1])
-    if target is None or np.any(target == 0):  # 0 copies a dim of the input
-        return _reshape(node, inner, rw, "reshape_of_view")
-    rw.set_input(node, 0, inner.inputs[0])
-    return True
-
-
-def view_of_view(node: ir.Node, rw: Rewriter) -> bool:
-    """Squeeze, Unsqueeze or Flatten of another view that nobody else reads → one Reshape."""
-    inner = _inner(node, rw)
-    if inner is None or (rw.opset(node) or 0) < 5 or len(inner.outputs[0].uses()) > 1:
-        return False
-    return not inner.outputs[0].is_graph_output() and _reshape(node, inner, rw, "view_of_view")
-
-
-def _reshape(node: ir.Node, inner: ir.Node, rw: Rewriter, rule: str) -> bool:
-    target = _target(node.outputs[0].shape)
-    if target is None:
-        return rw.reject(rule, "more than one symbolic dim, or one that may be 0")
-    rw.replace(node, rw.op("Reshape", inner.inputs[0], at=node, shape=target).outputs[0])
-    return True
-
-
-def _target(dims: Dims | None) -> np.ndarray | None:
-    """A Reshape target for these dims that does not look at the input: positive ints, and -1 for one symbol."""
-    if dims is None or sum(not isinstance(dim, int) for dim in dims) > 1 or any(dim == 0 for dim in dims):
-        return None
-    return np.array([dim if isinstance(dim, int) else -1 for dim in dims], np.int64)
-
-
-def unsqueeze_twice(node: ir.Node, rw: Rewriter) -> bool:
-    """Unsqueeze(Unsqueeze(x)) → Unsqueeze(x)."""
-    return _merge_axes(node, rw, "Unsqueeze")
-
-
-def squeeze_twice(node: ir.Node, rw: Rewriter) -> bool:
-    """Squeeze(Squeeze(x)) → Squeeze(x)."""
-    return _merge_axes(node, rw, "Squeeze")
-
-
-def _merge_axes(node: ir.Node, rw: Rewriter, op_type: str) -> bool:
-    first = rw.producer(node.inputs[0], op_type)
-    if first is None or first.inputs[0] is None or first.inputs[0].shape is None:
-        return False
-    axes, inner_axes, rank = rw.view(node).ints("axes"), rw.view(first).ints("axes"), len(first.inputs[0].shape)
-    if not isinstance(axes, tuple) or not isinstance(inner_axes, tuple):
-        return False
-    if op_type == "Unsqueeze":
-        middle = rank + len(inner_axes)
-        whole = middle + len(axes)
-        added = {axis % whole for axis in axes}
-        places = [i for i in range(whole) if i not in added]  # where each dim of the middle value ends up
-        merged = sorted(added | {places[axis % middle] for axis in inner_axes})
-    else:
-        kept = [i for i in range(rank) if i not in {axis % rank for axis in inner_axes}]
-        merged = sorted({axis % rank for axis in inner_axes} | {kept[axis % len(kept)] for axis in axes})
-    fused = rw.op(op_type, first.inputs[0], at=node, axes=merged)
-    rw.replace(node, fused.outputs[0])
-    return True
-
-
-def transpose_twice(node: ir.Node, rw: Rewriter) -> bool:
-    """Transpose(Transpose(x)) → Transpose(x), or x."""
-    inner = rw.producer(node.inputs[0], "Transpose")
-    if inner is None or inner.inputs[0] is None:
-        return False
-    perms = [permutation(each, rw) for each in (inner, node)]
-    if perms[0] is None or perms[1] is None:
-        return False
-    perm = [perms[0][i] for i in perms[1]]
-    source, out = inner.inputs[0], node.outputs[0]
-    if perm == sorted(perm) and rw.can_replace(out, source):
-        rw.replace(node, source)
-        return True
-    fused = rw.op("Transpose", source, at=node, perm=perm)
-    rw.replace(node, fused.outputs[0])
-    return True
-
-
-def permutation(node: ir.Node, rw: Rewriter) -> list[int] | None:
-    """The perm of a Transpose, the default one spelled out; None when it is not known."""
-    perm = rw.view(node).attr("perm")
-    if perm is RUNTIME:
-        return None
-    if perm is not None:
-        return list(perm)
-    source = node.inputs[0]
-    return None if source is None or source.shape is None else list(range(len(source.shape)))[::-1]
-
-
-# ---- reductions
-
 _REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2")
 
 
+@rule("Reshape", "Squeeze", "Unsqueeze")
 def reduction_drops_dims(node: ir.Node, rw: Rewriter) -> bool:
     """Reshape or Squeeze of a reduction that kept its dims of size 1, to its shape without them → keepdims=0."""
     return _change_keepdims(node, rw, 1)
 
 
+@rule("Reshape", "Squeeze", "Unsqueeze")
 def reduction_keeps_dims(node: ir.Node, rw: Rewriter) -> bool:
     """Reshape or Unsqueeze of a reduction that dropped its dims, to its shape with them → keepdims=1."""
     return _change_keepdims(node, rw, 0)
@@ -189,6 +95,107 @@ def _change_keepdims(node: ir.Node, rw: Rewriter, keepdims: int) -> bool:
     return True
 
 
+@rule("Reshape")
+def reshape_of_view(node: ir.Node, rw: Rewriter) -> bool:
+    """Reshape of a Reshape, Squeeze, Unsqueeze or Flatten → Reshape of what that one viewed."""
+    inner = _inner(node, rw)
+    if inner is None or inner.inputs[0] is None or (rw.opset(node) or 0) < 5:
+        return False
+    target = constant(node.inputs[1])
+    if target is None or np.any(target == 0):  # 0 copies a dim of the input
+        return _reshape(node, inner, rw, "reshape_of_view")
+    rw.set_input(node, 0, inner.inputs[0])
+    return True
+
+
+def _reshape(node: ir.Node, inner: ir.Node, rw: Rewriter, rule: str) -> bool:
+    target = _target(node.outputs[0].shape)
+    if target is None:
+        return rw.reject(rule, "more than one symbolic dim, or one that may be 0")
+    rw.replace(node, rw.op("Reshape", inner.inputs[0], at=node, shape=target).outputs[0])
+    return True
+
+
+def _target(dims: Dims | None) -> np.ndarray | None:
+    """A Reshape target for these dims that does not look at the input: positive ints, and -1 for one symbol."""
+    if dims is None or sum(not isinstance(dim, int) for dim in dims) > 1 or any(dim == 0 for dim in dims):
+        return None
+    return np.array([dim if isinstance(dim, int) else -1 for dim in dims], np.int64)
+
+
+@rule("Unsqueeze")
+def unsqueeze_twice(node: ir.Node, rw: Rewriter) -> bool:
+    """Unsqueeze(Unsqueeze(x)) → Unsqueeze(x)."""
+    return _merge_axes(node, rw, "Unsqueeze")
+
+
+@rule("Squeeze")
+def squeeze_twice(node: ir.Node, rw: Rewriter) -> bool:
+    """Squeeze(Squeeze(x)) → Squeeze(x)."""
+    return _merge_axes(node, rw, "Squeeze")
+
+
+def _merge_axes(node: ir.Node, rw: Rewriter, op_type: str) -> bool:
+    first = rw.producer(node.inputs[0], op_type)
+    if first is None or first.inputs[0] is None or first.inputs[0].shape is None:
+        return False
+    axes, inner_axes, rank = rw.view(node).ints("axes"), rw.view(first).ints("axes"), len(first.inputs[0].shape)
+    if not isinstance(axes, tuple) or not isinstance(inner_axes, tuple):
+        return False
+    if op_type == "Unsqueeze":
+        middle = rank + len(inner_axes)
+        whole = middle + len(axes)
+        added = {axis % whole for axis in axes}
+        places = [i for i in range(whole) if i not in added]  # where each dim of the middle value ends up
+        merged = sorted(added | {places[axis % middle] for axis in inner_axes})
+    else:
+        kept = [i for i in range(rank) if i not in {axis % rank for axis in inner_axes}]
+        merged = sorted({axis % rank for axis in inner_axes} | {kept[axis % len(kept)] for axis in axes})
+    fused = rw.op(op_type, first.inputs[0], at=node, axes=merged)
+    rw.replace(node, fused.outputs[0])
+    return True
+
+
+@rule("Squeeze", "Unsqueeze", "Flatten")
+def view_of_view(node: ir.Node, rw: Rewriter) -> bool:
+    """Squeeze, Unsqueeze or Flatten of another view that nobody else reads → one Reshape."""
+    inner = _inner(node, rw)
+    if inner is None or (rw.opset(node) or 0) < 5 or len(inner.outputs[0].uses()) > 1:
+        return False
+    return not inner.outputs[0].is_graph_output() and _reshape(node, inner, rw, "view_of_view")
+
+
+@rule("Transpose")
+def transpose_twice(node: ir.Node, rw: Rewriter) -> bool:
+    """Transpose(Transpose(x)) → Transpose(x), or x."""
+    inner = rw.producer(node.inputs[0], "Transpose")
+    if inner is None or inner.inputs[0] is None:
+        return False
+    perms = [permutation(each, rw) for each in (inner, node)]
+    if perms[0] is None or perms[1] is None:
+        return False
+    perm = [perms[0][i] for i in perms[1]]
+    source, out = inner.inputs[0], node.outputs[0]
+    if perm == sorted(perm) and rw.can_replace(out, source):
+        rw.replace(node, source)
+        return True
+    fused = rw.op("Transpose", source, at=node, perm=perm)
+    rw.replace(node, fused.outputs[0])
+    return True
+
+
+def permutation(node: ir.Node, rw: Rewriter) -> list[int] | None:
+    """The perm of a Transpose, the default one spelled out; None when it is not known."""
+    perm = rw.view(node).attr("perm")
+    if perm is RUNTIME:
+        return None
+    if perm is not None:
+        return list(perm)
+    source = node.inputs[0]
+    return None if source is None or source.shape is None else list(range(len(source.shape)))[::-1]
+
+
+@rule("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
 def reduction_of_single_numbers(node: ir.Node, rw: Rewriter) -> bool:
     """A reduction that drops dims of size 1, and reduces nothing else → Squeeze."""
     source, view = node.inputs[0], rw.view(node)
@@ -203,12 +210,4 @@ def reduction_of_single_numbers(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
-_BOTH: list[Rule] = [view_and_back, reduction_drops_dims, reduction_keeps_dims]
-RULES: dict[str, list[Rule]] = {
-    "Reshape": [*_BOTH, reshape_of_view],
-    "Squeeze": [*_BOTH, squeeze_twice, view_of_view],
-    "Unsqueeze": [*_BOTH, unsqueeze_twice, view_of_view],
-    "Flatten": [view_and_back, view_of_view],
-    "Transpose": [transpose_twice],
-    **{op: [reduction_of_single_numbers] for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")},
-}
+RULES = rules_in(globals())

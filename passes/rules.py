@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -12,6 +13,30 @@ from .rewriter import Rewriter
 
 Rule = Callable[[ir.Node, Rewriter], bool]
 MANY_READERS = 64
+
+
+def rule(*op_types: str) -> Callable[[Rule], Rule]:
+    """Mark a function as a rule that is tried at nodes of these operators of ai.onnx.
+
+    The function takes the node and the Rewriter and returns True when it changed the graph. `rules_in` finds it; of the
+    rules of one operator the one that stands first in the file is tried first.
+    """
+
+    def mark(function: Rule) -> Rule:
+        function.op_types = op_types  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def rules_in(namespace: Mapping[str, Any]) -> dict[str, list[Rule]]:
+    """The rules that a file (its `globals()`) defines itself, by operator."""
+    found: dict[str, list[Rule]] = {}
+    for each in namespace.values():
+        if getattr(each, "__module__", None) == namespace["__name__"]:
+            for op_type in getattr(each, "op_types", ()):
+                found.setdefault(op_type, []).append(each)
+    return found
 
 
 def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:

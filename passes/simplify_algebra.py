@@ -10,10 +10,9 @@ import onnx_ir as ir
 
 from .dims import same_dims
 from .rewriter import Rewriter
-from .rules import Rule, apply_rules, forward
+from .rules import apply_rules, forward, rule, rules_in
 from .view import RUNTIME, constant
 
-_IDEMPOTENT = frozenset({"Abs", "Ceil", "Floor", "Relu", "Round", "Sign"})
 _INTEGERS = frozenset(
     {
         *(ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64),
@@ -40,17 +39,20 @@ class SimplifyAlgebra:
         apply_rules(rw, RULES)
 
 
+@rule("Neg", "Not", "BitwiseNot")
 def undone(node: ir.Node, rw: Rewriter) -> bool:
     """Neg(Neg(x)), Not(Not(x)), BitwiseNot(BitwiseNot(x)) → x."""
     inner = rw.producer(node.inputs[0], node.op_type)
     return inner is not None and forward(node, rw, inner.inputs[0], "undone")
 
 
+@rule("Abs", "Ceil", "Floor", "Relu", "Round", "Sign")
 def done_before(node: ir.Node, rw: Rewriter) -> bool:
     """Abs(Abs(x)) → Abs(x), and likewise for other operators that do nothing the second time."""
     return rw.producer(node.inputs[0], node.op_type) is not None and forward(node, rw, node.inputs[0], "done_before")
 
 
+@rule("Abs")
 def abs_of_neg(node: ir.Node, rw: Rewriter) -> bool:
     """Abs(Neg(x)) → Abs(x)."""
     inner = rw.producer(node.inputs[0], "Neg")
@@ -60,6 +62,7 @@ def abs_of_neg(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
+@rule("And", "Or", "Min", "Max")
 def of_itself(node: ir.Node, rw: Rewriter) -> bool:
     """And(x, x), Or(x, x), Min(x, x), Max(x, x) → x."""
     if len(node.inputs) != 2 or node.inputs[0] is not node.inputs[1]:
@@ -67,6 +70,7 @@ def of_itself(node: ir.Node, rw: Rewriter) -> bool:
     return forward(node, rw, node.inputs[0], "of_itself")
 
 
+@rule("Cast")
 def cast_of_cast(node: ir.Node, rw: Rewriter) -> bool:
     """Cast(Cast(x)) → Cast(x), where the inner one keeps every value of x's type."""
     inner = rw.producer(node.inputs[0], "Cast")
@@ -90,6 +94,7 @@ def _keeps(source: ir.DataType | None, target: ir.DataType) -> bool:
     return False
 
 
+@rule("Min", "Max")
 def bound_of_bound(node: ir.Node, rw: Rewriter) -> bool:
     """Min(Min(x, a), b) → Min(x, min(a, b)) for constants of one element, and Max likewise."""
     found = _constant_in_a_row(node, rw)
@@ -102,6 +107,22 @@ def bound_of_bound(node: ir.Node, rw: Rewriter) -> bool:
     return _one_constant(node, inner, value, chosen, rw)
 
 
+@rule("Add", "Sub")
+def plus_negative(node: ir.Node, rw: Rewriter) -> bool:
+    """x + (−y) → x − y, and x − (−y) → x + y."""
+    if (rw.opset(node) or 0) < 7:
+        return False
+    for kept, other in ((0, 1), (1, 0)) if node.op_type == "Add" else ((0, 1),):
+        inner = rw.producer(node.inputs[other], "Neg")
+        if inner is None or inner.inputs[0] is None:
+            continue
+        op_type = "Sub" if node.op_type == "Add" else "Add"
+        rw.replace(node, rw.op(op_type, node.inputs[kept], inner.inputs[0], at=node).outputs[0])
+        return True
+    return False
+
+
+@rule("Add", "Mul")
 def constants_in_a_row(node: ir.Node, rw: Rewriter) -> bool:
     """(n + a) + b → n + (a + b) and (n · a) · b → n · (a · b) in integers."""
     found = _constant_in_a_row(node, rw)
@@ -112,6 +133,7 @@ def constants_in_a_row(node: ir.Node, rw: Rewriter) -> bool:
         return _one_constant(node, inner, value, first + second if node.op_type == "Add" else first * second, rw)
 
 
+@rule("Mul")
 def scales_in_a_row(node: ir.Node, rw: Rewriter) -> bool:
     """(x · a) · b → x · (a · b) in float and double."""
     found = _constant_in_a_row(node, rw)
@@ -153,6 +175,7 @@ def _one_constant(node: ir.Node, inner: ir.Node, value: ir.Value, number: np.nda
     return True
 
 
+@rule("Clip")
 def clip_of_clip(node: ir.Node, rw: Rewriter) -> bool:
     """Clip(Clip(x, a, b), c, d) → Clip(x, …) for constant bounds in order."""
     inner = rw.producer(node.inputs[0], "Clip")
@@ -169,6 +192,7 @@ def clip_of_clip(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
+@rule("Where")
 def where_of_where(node: ir.Node, rw: Rewriter) -> bool:
     """Where(c, Where(c, a, _), b) → Where(c, a, b), and likewise in the other branch."""
     for index in (1, 2):
@@ -182,32 +206,4 @@ def where_of_where(node: ir.Node, rw: Rewriter) -> bool:
     return False
 
 
-def plus_negative(node: ir.Node, rw: Rewriter) -> bool:
-    """x + (−y) → x − y, and x − (−y) → x + y."""
-    if (rw.opset(node) or 0) < 7:
-        return False
-    for kept, other in ((0, 1), (1, 0)) if node.op_type == "Add" else ((0, 1),):
-        inner = rw.producer(node.inputs[other], "Neg")
-        if inner is None or inner.inputs[0] is None:
-            continue
-        op_type = "Sub" if node.op_type == "Add" else "Add"
-        rw.replace(node, rw.op(op_type, node.inputs[kept], inner.inputs[0], at=node).outputs[0])
-        return True
-    return False
-
-
-RULES: dict[str, list[Rule]] = {
-    **{op: [undone] for op in ("Neg", "Not", "BitwiseNot")},
-    **{op: [done_before] for op in sorted(_IDEMPOTENT - {"Abs"})},
-    "Abs": [done_before, abs_of_neg],
-    "Cast": [cast_of_cast],
-    "And": [of_itself],
-    "Or": [of_itself],
-    "Min": [of_itself, bound_of_bound],
-    "Max": [of_itself, bound_of_bound],
-    "Add": [plus_negative, constants_in_a_row],
-    "Sub": [plus_negative],
-    "Mul": [constants_in_a_row, scales_in_a_row],
-    "Clip": [clip_of_clip],
-    "Where": [where_of_where],
-}
+RULES = rules_in(globals())

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from .graph_key import graph_key
 from .rewriter import Rewriter
-from .rules import apply_rules
+from .rules import apply_rules, rule, rules_in
 from .splice import may_replace_outputs, replace_outputs, splice
 from .view import constant
 
@@ -28,7 +28,7 @@ class SimplifyIf:
     name: ClassVar[str] = "simplify-if"
 
     def run(self, rw: Rewriter) -> None:
-        apply_rules(rw, {"If": [constant_condition, equal_branches]})
+        apply_rules(rw, RULES)
 
 
 def _branches(node: ir.Node) -> tuple[ir.Graph, ir.Graph] | None:
@@ -45,6 +45,7 @@ def _inline(node: ir.Node, branch: ir.Graph, rw: Rewriter) -> bool:
     return True
 
 
+@rule("If")
 def constant_condition(node: ir.Node, rw: Rewriter) -> bool:
     """If with a known condition → the nodes of that branch."""
     branches, condition = _branches(node), constant(node.inputs[0])
@@ -53,6 +54,7 @@ def constant_condition(node: ir.Node, rw: Rewriter) -> bool:
     return _inline(node, branches[0 if condition.reshape(-1)[0] else 1], rw)
 
 
+@rule("If")
 def equal_branches(node: ir.Node, rw: Rewriter) -> bool:
     """If whose branches compute the same → the nodes of one."""
     branches = _branches(node)
@@ -62,3 +64,6 @@ def equal_branches(node: ir.Node, rw: Rewriter) -> bool:
     if keys[0] is None or keys[0] != keys[1]:
         return False
     return _inline(node, branches[0], rw)
+
+
+RULES = rules_in(globals())

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from . import uniform
 from .dims import same_dims
 from .rewriter import Rewriter
-from .rules import Rule, apply_rules, forward
+from .rules import apply_rules, forward, rule, rules_in
 from .view import constant
 
 
@@ -39,6 +39,7 @@ def _forward(node: ir.Node, value: ir.Value | None, rw: Rewriter) -> bool:
     return forward(node, rw, value, "simplify-selection")
 
 
+@rule("Where")
 def where_not(node: ir.Node, rw: Rewriter) -> bool:
     """Where(Not(c), a, b) → Where(c, b, a)."""
     inverse = rw.producer(node.inputs[0], "Not")
@@ -49,6 +50,7 @@ def where_not(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
+@rule("Where")
 def where_decided(node: ir.Node, rw: Rewriter) -> bool:
     """Where with a condition that is true, or false, everywhere → that operand; Where(c, a, a) → a."""
     condition, yes, no = node.inputs
@@ -58,6 +60,7 @@ def where_decided(node: ir.Node, rw: Rewriter) -> bool:
     return known is not None and _forward(node, yes if known else no, rw)
 
 
+@rule("And")
 def and_excluded(node: ir.Node, rw: Rewriter) -> bool:
     """And(Equal(t, numbers), Not(Equal(t, k))) → Equal(t, numbers), where k is none of the numbers.
 
@@ -86,6 +89,7 @@ def _all_rows(indices: ir.Value | None, rows: object) -> bool:
     return bool(np.array_equal(known.reshape(-1), np.arange(rows)))
 
 
+@rule("Gather")
 def gather_in_order(node: ir.Node, rw: Rewriter) -> bool:
     """Gather of every row in order → what is gathered from."""
     data = node.inputs[0]
@@ -97,6 +101,7 @@ def gather_in_order(node: ir.Node, rw: Rewriter) -> bool:
     return _forward(node, data, rw)
 
 
+@rule("ScatterND")
 def scatter_in_order(node: ir.Node, rw: Rewriter) -> bool:
     """ScatterND over every row in order → the updates; with reduction=add, onto zeros only."""
     data, indices, updates = node.inputs[:3]
@@ -111,9 +116,4 @@ def scatter_in_order(node: ir.Node, rw: Rewriter) -> bool:
     return _forward(node, updates, rw)
 
 
-RULES: dict[str, list[Rule]] = {
-    "Where": [where_not, where_decided],
-    "And": [and_excluded],
-    "Gather": [gather_in_order],
-    "ScatterND": [scatter_in_order],
-}
+RULES = rules_in(globals())

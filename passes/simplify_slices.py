@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from .dims import same_dims
 from .rewriter import Rewriter
-from .rules import Rule, apply_rules, forward
+from .rules import apply_rules, forward, rule, rules_in
 from .view import constant
 
 
@@ -54,6 +54,7 @@ def _cut(node: ir.Node | None, rw: Rewriter) -> Cut | None:
     return number, bounds[0], max(bounds)
 
 
+@rule("Slice")
 def slice_of_slice(node: ir.Node, rw: Rewriter) -> bool:
     """Slice(Slice(x)) along the same axis → Slice(x)."""
     inner = rw.producer(node.inputs[0], "Slice")
@@ -67,6 +68,7 @@ def slice_of_slice(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
+@rule("Slice")
 def slice_of_concat(node: ir.Node, rw: Rewriter) -> bool:
     """Slice(Concat(…)) that lies in one of the parts → that part, or Slice of it."""
     concat, cut = rw.producer(node.inputs[0], "Concat"), _cut(node, rw)
@@ -93,6 +95,7 @@ def slice_of_concat(node: ir.Node, rw: Rewriter) -> bool:
     return False
 
 
+@rule("Concat")
 def concat_of_parts(node: ir.Node, rw: Rewriter) -> bool:
     """Concat of all the outputs of a Split, or of Slices that follow each other from 0 to the end → what was cut."""
     axis, first = rw.view(node).attr("axis"), node.inputs[0]
@@ -128,6 +131,7 @@ def _sliced_whole(node: ir.Node, axis: int, rw: Rewriter) -> ir.Value | None:
     return whole if whole is not None and whole.shape is not None and whole.shape[axis] == reached else None
 
 
+@rule("Concat")
 def concat_of_concat(node: ir.Node, rw: Rewriter) -> bool:
     """Concat(a, Concat(b, c)) along the same axis, the inner one read here alone → Concat(a, b, c)."""
     axis, out = rw.view(node).attr("axis"), node.outputs[0]
@@ -149,6 +153,7 @@ def concat_of_concat(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
+@rule("Gather")
 def gather_of_concat(node: ir.Node, rw: Rewriter) -> bool:
     """Gather of one constant index from a Concat → Gather from the part that holds it."""
     concat, index, axis = rw.producer(node.inputs[0], "Concat"), constant(node.inputs[1]), rw.view(node).attr("axis")
@@ -173,6 +178,7 @@ def gather_of_concat(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
+@rule("Split")
 def split_for_one(node: ir.Node, rw: Rewriter) -> bool:
     """Split of which one output is read, with known sizes → Slice."""
     used, view = rw.view(node).used_outputs(), rw.view(node)
@@ -190,9 +196,4 @@ def split_for_one(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
-RULES: dict[str, list[Rule]] = {
-    "Slice": [slice_of_slice, slice_of_concat],
-    "Concat": [concat_of_parts, concat_of_concat],
-    "Gather": [gather_of_concat],
-    "Split": [split_for_one],
-}
+RULES = rules_in(globals())

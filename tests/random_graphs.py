@@ -15,8 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from random_patterns import PATTERNS
 
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+OPSETS = (17, 17, 20, 23)
 BATCH = 3  # what the symbolic dim is when the model runs
 
 
@@ -40,6 +42,7 @@ class Builder:
         self.initializers = outer.initializers if outer else []
         self.functions: list[onnx.FunctionProto] = outer.functions if outer else []
         self.depth = outer.depth + 1 if outer else 0
+        self.opset = outer.opset if outer else rng.choice(OPSETS)
         self.own: list[Tensor] = []
 
     def name(self) -> str:
@@ -75,7 +78,11 @@ class Builder:
         return self.rng.choice(found[-6:] if self.rng.random() < 0.7 else found) if found else None
 
     def step(self) -> None:
-        getattr(self, self.rng.choice(_STEPS))()
+        kind = self.rng.choice(_STEPS)
+        if isinstance(kind, str):
+            getattr(self, kind)()
+        else:
+            kind(self)
 
     # ---- one operator each
 
@@ -196,7 +203,9 @@ class Builder:
         if kind == "ReduceMean":
             axis = self.rng.randrange(3)
             size = (*size[:axis], 1, *size[axis + 1 :])
-            y = self.emit(kind, [y.name], FLOAT, size, axes=[axis], keepdims=1)
+            axes = [self.ints(axis)] if self.opset >= 18 else []
+            given = {} if axes else {"axes": [axis]}
+            y = self.emit(kind, [y.name, *axes], FLOAT, size, keepdims=1, **given)
         elif kind == "Concat":
             axis = self.rng.randrange(3)
             size = (*size[:axis], 2 * size[axis], *size[axis + 1 :])
@@ -219,7 +228,8 @@ class Builder:
     def split(self) -> None:
         x = self.pick(FLOAT)
         if x and x.shape and x.shape[-1] == 2:
-            halves = self.emit_all("Split", [x.name], FLOAT, [(*x.shape[:-1], 1)] * 2, axis=-1)
+            parts = {"num_outputs": 2} if self.opset >= 18 else {}
+            halves = self.emit_all("Split", [x.name], FLOAT, [(*x.shape[:-1], 1)] * 2, axis=-1, **parts)
             if self.rng.random() < 0.5:
                 self.emit("Concat", [half.name for half in halves], FLOAT, x.shape, axis=-1)
 
@@ -249,7 +259,7 @@ class Builder:
             inner = [helper.make_node(op, [f"t{i}"], [f"t{i + 1}"]) for i, op in enumerate(ops)]
             inner.append(helper.make_node("Constant", [], ["one"], value=numpy_helper.from_array(np.float32(1))))
             inner.append(helper.make_node("Add", [f"t{len(ops)}", "one"], ["out"]))
-            opsets = [helper.make_opsetid("", 17)]
+            opsets = [helper.make_opsetid("", self.opset)]
             name = f"Local{len(self.functions)}"
             self.functions.append(helper.make_function("local", name, ["t0"], ["out"], inner, opsets))
         self.emit(self.rng.choice(self.functions).name, [x.name], FLOAT, x.shape, domain="local")
@@ -278,6 +288,8 @@ class Builder:
         self.emit("Mul", [b.name, a], FLOAT, (2,))
 
     def noise(self) -> None:
+        if self.opset >= 22:  # ONNX Runtime draws in older forms only
+            return
         self.emit("RandomNormal", [], FLOAT, (2,), shape=[2], seed=1.0)
         drawn = self.values.pop()  # it must not reach an output, where it would be compared
         self.own.pop()
@@ -330,6 +342,7 @@ _STEPS = [
     *("unary", "no_op", "no_op", "binary", "again", "transpose", "matmul", "count", "shape_arithmetic"),
     *("squeeze", "cut", "constant_chain", "noise", "branch", "loop"),
     *("permute", "select", "split", "batch_norm", "training_dropout", "call", "scan"),
+    *PATTERNS,
 ]
 
 
@@ -339,10 +352,10 @@ def _info(tensor: Tensor) -> onnx.ValueInfoProto:
 
 
 def random_model(seed: int, steps: int = 12) -> onnx.ModelProto:
-    """A random model of inputs x[batch,2], w[2,3], c[2]; a few values anywhere in it are graph outputs."""
+    """A random model of inputs x[batch,2], w[2,3], c[2], i[batch,2,4]; a few values anywhere are graph outputs."""
     rng = random.Random(seed)
     builder = Builder(rng)
-    inputs = {"x": ("batch", 2), "w": (2, 3), "c": (2,)}
+    inputs = {"x": ("batch", 2), "w": (2, 3), "c": (2,), "i": ("batch", 2, 4)}
     for name, shape in inputs.items():
         builder.values.append(Tensor(name, FLOAT, tuple(BATCH if d == "batch" else d for d in shape)))
     for _ in range(rng.randint(3, steps)):
@@ -358,5 +371,5 @@ def random_model(seed: int, steps: int = 12) -> onnx.ModelProto:
         [_info(v) for v in outputs.values()],
         builder.initializers,
     )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
-    return helper.make_model(graph, opset_imports=opsets, functions=builder.functions, ir_version=8)
+    opsets = [helper.make_opsetid("", builder.opset), helper.make_opsetid("local", 1)]
+    return helper.make_model(graph, opset_imports=opsets, functions=builder.functions, ir_version=10)

@@ -62,6 +62,17 @@ EXAMPLES: dict[str, str | onnx.ModelProto] = {
         t = Transpose<perm=[1,0]>(w) p = Gemm(x, t) y = Exp(p) }""",
     "fuse-softmax": """agraph (float[2,3] x) => (float[2,3] y) <int64[1] k = {1}> {
         m = ReduceMax<axes=[1]>(x) d = Sub(x, m) e = Exp(d) s = ReduceSum(e, k) q = Div(e, s) y = Neg(q) }""",
+    "fuse-layer-norm": """<ir_version: 8, opset_import: ["" : 17]> agraph (float[2,3] x) => (float[2,3] y) {
+        m = ReduceMean<axes=[1]>(x) d = Sub(x, m) p = Mul(d, d) v = ReduceMean<axes=[-1]>(p)
+        k = Constant<value = float {0.01}>() e = Add(v, k) s = Sqrt(e) q = Div(d, s) y = Neg(q) }""",
+    "fuse-rms-norm": """<ir_version: 10, opset_import: ["" : 23]> agraph (float[2,3] x) => (float[2,3] y)
+        <int64[1] a = {1}, float k = {0.01}> {
+        p = Mul(x, x) v = ReduceMean(p, a) e = Add(v, k) s = Sqrt(e) q = Div(x, s) y = Neg(q) }""",
+    "fuse-gelu": """<ir_version: 9, opset_import: ["" : 20]> agraph (float[3] x) => (float[3] y)
+        <float r = {1.41421356}, float i = {1}, float h = {0.5}> {
+        d = Div(x, r) e = Erf(d) t = Add(e, i) m = Mul(x, t) g = Mul(m, h) y = Neg(g) }""",
+    "fuse-hard-swish": """agraph (float[3] x) => (float[3] y) {
+        h = HardSigmoid<alpha=0.16666667>(x) m = Mul(x, h) y = Neg(m) }""",
     "fuse-conv": NORMALIZED,
     "fuse-matmul-bias": """agraph (float[2,3] x, float[3,4] w, float[4] b) => (float[2,4] y) {
         m = MatMul(x, w) a = Add(m, b) y = Exp(a) }""",

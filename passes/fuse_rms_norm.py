@@ -1,0 +1,45 @@
+"""fuse-rms-norm: a division by the root mean square is RMSNormalization."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from .fuse_layer_norm import normalization, root_mean_square
+from .rewriter import Rewriter
+from .rules import apply_rules, rule, rules_in
+
+
+@dataclasses.dataclass(frozen=True)
+class FuseRmsNorm:
+    """x / √(mean(x²) + ε) · scale becomes RMSNormalization.
+
+    before:  x ─┬─ Pow 2 ─ ReduceMean ─ Add ε ─ Sqrt ─ Reciprocal ─ Mul ─ Mul scale ─ y
+                └───────────────────────────────────────────────── ·
+    after:   x ─ RMSNormalization(·, scale) ─ y
+
+    At opset 23 on; what is matched, and what stays outside, is as in fuse-layer-norm.
+    """
+
+    name: ClassVar[str] = "fuse-rms-norm"
+
+    def run(self, rw: Rewriter) -> None:
+        apply_rules(rw, RULES)
+
+
+@rule("Div", "Mul")
+def rms_norm(node: ir.Node, rw: Rewriter) -> bool:
+    """The quotient of a value by its own root mean square, with its scale → RMSNormalization."""
+    if (rw.opset(node) or 0) < 23:
+        return False
+    nodes: list[ir.Node] = []
+    found = root_mean_square(node, rw, nodes)
+    if found is None:
+        return False
+    source, epsilon, axes = found
+    return normalization(node, "RMSNormalization", source, epsilon, axes, rw, nodes)
+
+
+RULES = rules_in(globals())

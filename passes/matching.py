@@ -1,0 +1,101 @@
+"""Asking about patterns of several nodes: numbers, operands in either order, products, and who else reads a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from .rewriter import Rewriter
+from .view import constant_tensor
+
+Operands = Iterator[tuple[ir.Value, ir.Value]]
+
+
+def number(value: ir.Value | None) -> float | None:
+    """The constant of one element as a Python float; None for anything else."""
+    tensor = constant_tensor(value)
+    if tensor is None or tensor.size != 1 or tensor.dtype in (ir.DataType.STRING, ir.DataType.BOOL):
+        return None
+    return float(np.asarray(tensor.numpy(), np.float64).reshape(()))
+
+
+def is_number(value: ir.Value | None, wanted: float) -> bool:
+    """Whether the constant is `wanted` as exactly as its type can say it: one unit in the last place is allowed.
+
+    What the type represents exactly must be met exactly.
+    """
+    found = number(value)
+    if found is None or value is None:
+        return False
+    if value.dtype == ir.DataType.FLOAT and float(np.float32(wanted)) != wanted:
+        return abs(found - wanted) <= float(np.spacing(np.float32(wanted)))
+    if value.dtype == ir.DataType.DOUBLE and not wanted.is_integer():
+        return abs(found - wanted) <= math.ulp(wanted)
+    return found == wanted
+
+
+def either_way(node: ir.Node) -> Operands:
+    """Both orders of the operands of a binary operator that commutes."""
+    if len(node.inputs) == 2 and node.inputs[0] is not None and node.inputs[1] is not None:
+        yield node.inputs[0], node.inputs[1]
+        yield node.inputs[1], node.inputs[0]
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """The one node that reads the value, in the same graph and as one operand; None when it is a graph output, too."""
+    uses = value.uses()
+    if len(uses) != 1 or value.is_graph_output():
+        return None
+    (use,) = uses
+    producer = value.producer()
+    return use.node if producer is not None and use.node.graph is producer.graph else None
+
+
+def read_only_by(nodes: Collection[ir.Node]) -> bool:
+    """Whether nobody but `nodes` (the last of which is the root) reads what the nodes before the root compute."""
+    *steps, root = nodes
+    inside = {id(node) for node in nodes}
+    return all(
+        not out.is_graph_output() and all(id(use.node) in inside for use in out.uses())
+        for node in steps
+        for out in node.outputs
+    ) and all(node.graph is root.graph for node in steps)
+
+
+def factors(
+    value: ir.Value, rw: Rewriter, nodes: list[ir.Node], stop: Collection[ir.Value] = (), depth: int = 3
+) -> list[ir.Value]:
+    """What is multiplied to make `value`: the operands of nested Mul, and the base of Pow(·, 2) and Pow(·, 3).
+
+    The nodes that were looked through are appended to `nodes`; values in `stop` are factors, however computed.
+    """
+    node = value.producer()
+    if depth == 0 or node is None or not rw.is_standard(node) or len(node.inputs) != 2 or value in stop:
+        return [value]
+    left, right = node.inputs
+    if left is None or right is None:
+        return [value]
+    if node.op_type == "Mul":
+        nodes.append(node)
+        return [each for operand in (left, right) for each in factors(operand, rw, nodes, stop, depth - 1)]
+    exponent = number(right) if node.op_type == "Pow" else None
+    if exponent in (2.0, 3.0):
+        nodes.append(node)
+        return [left] * int(exponent)
+    return [value]
+
+
+def product_is(value: ir.Value, rw: Rewriter, wanted: list[ir.Value | float], nodes: list[ir.Node]) -> bool:
+    """Whether `value` is the product of exactly these values and numbers, in any order; appends its nodes."""
+    own: list[ir.Node] = []
+    left = factors(value, rw, own, {each for each in wanted if isinstance(each, ir.Value)})
+    for each in wanted:
+        found = next((f for f in left if (f is each if isinstance(each, ir.Value) else is_number(f, each))), None)
+        if found is None:
+            return False
+        left.remove(found)
+    nodes.extend(own)
+    return not left

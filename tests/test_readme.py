@@ -56,10 +56,22 @@ def test_the_flags_and_files_of_commands_that_take_minutes_exist() -> None:
 
 
 def test_links_and_make_targets_exist() -> None:
-    for link in re.findall(r"\]\(([^)#]+)\)", README):
+    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", README):
         assert (ROOT / link).exists(), link
     for pattern in re.findall(r"`(tests/[^`]*\*[^`]*)`", README):
         assert list(ROOT.glob(pattern)), pattern
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^    make (\S+)", README, re.MULTILINE):
         assert f"\n{target}:" in makefile, target
+
+
+def test_every_row_beside_other_tools_names_a_test_that_exists() -> None:
+    """The title of a link into tests/ is the name of the test function that proves the row."""
+    table = README.partition("\n## Beside other tools\n")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 30
+    for row in rows:
+        proofs = re.findall(r"\[\w+\]\((tests/\w+\.py) \"(test_\w+)\"\)", row.split("|")[2])
+        assert proofs, row
+        for file, test in proofs:
+            assert re.search(rf"^def {test}\(", (ROOT / file).read_text(), re.MULTILINE), f"{file} has no {test}"

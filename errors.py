@@ -60,6 +60,10 @@ class PythonEffectWarning(UserWarning):
     """A captured function sets Python values (counters, logs, attributes), which a compiled call leaves as they are."""
 
 
+class RuleError(PfvmError):
+    """A user's file of rules, or a rule in it, fails. Names the file and line, the rule and the node."""
+
+
 class MismatchError(PfvmError):
     """Two models, or a model before and after a pass, do not agree."""
 

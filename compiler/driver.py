@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common
 from pfvm.errors import OptionError
-from pfvm.passes import pipeline, provenance
+from pfvm.passes import pipeline, provenance, user_rules
 from pfvm.passes.constant_subgraph import Evaluate
 from pfvm.passes.pipeline import PassRecord
 from pfvm.passes.rewriter import SEALED_DOMAIN, Rewriter
@@ -87,9 +87,10 @@ def compile_model(
 
     rewriter = Rewriter(working, ShapeInference(working))
     rewriter.provenance.is_written = not options.strip_provenance
+    ours = _with_budget(pipeline.select(options.opt_level, options.passes, disabled), options.max_growth)
     records = pipeline.run(
         rewriter,
-        _with_budget(pipeline.select(options.opt_level, options.passes, disabled), options.max_growth),
+        user_rules.beside(ours, options.rules),
         {"evaluate": evaluate},
         after,
     )

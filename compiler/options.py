@@ -52,6 +52,9 @@ class Options(pydantic.BaseModel):
     fused_ops: Literal["function", "inline"] = pydantic.Field(
         "function", description="fused nodes as calls of model-local functions, or not at all"
     )
+    rules: tuple[Any, ...] = pydantic.Field(
+        (), description="Python files of rules of one's own, or functions marked with @rule, from pfvm.passes"
+    )
     strip_provenance: bool = pydantic.Field(
         False, description="leave out which rule made a node and of what (pfvm.rule and pfvm.from in its metadata)"
     )
@@ -70,10 +73,10 @@ class Options(pydantic.BaseModel):
             raise ValueError(f"ai.onnx has opsets 1 to {schema.newest_opset()}, not {value}")
         return value
 
-    @pydantic.field_validator("passes", "disable", mode="before")
+    @pydantic.field_validator("passes", "disable", "rules", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
+        return (value,) if isinstance(value, (str, os.PathLike)) or callable(value) else value
 
     @pydantic.field_validator("passes")
     @classmethod
@@ -168,7 +171,7 @@ def from_args(args: Sequence[str]) -> dict[str, Any]:
         value: Any = text if equals else True
         if name in ("O", "opt_level") and text.isdigit():
             value = int(text)
-        if name in ("passes", "pass", "p", "disable"):
+        if name in ("passes", "pass", "p", "disable", "rules"):
             value = (*values.get(name, ()), value)
         values[name] = value
     return values

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from pfvm.errors import OptionError, did_you_mean
+from pfvm.errors import OptionError, RuleError, did_you_mean
 
 if TYPE_CHECKING:  # `pfvm passes` needs neither
     import onnx_ir as ir
@@ -173,7 +173,23 @@ def run(
             changed |= record.changed
         if not changed:
             return records
+        if number in (_PATIENCE, limit):
+            _blame_users(records, number)
     raise AssertionError(f"passes still change the model after {limit} rounds: {records[-1]}")
+
+
+_PATIENCE = 32
+"""Rounds after which rules of a user's that still change something are taken to work against ours."""
+
+
+def _blame_users(records: Sequence[PassRecord], number: int) -> None:
+    last = [record.name for record in records if record.round == number and record.changed]
+    users = [name for name in last if name not in REGISTRY]
+    if users:
+        raise RuleError(
+            f"{' and '.join(users)} and other passes change the model for ever; in round {number} it was: "
+            f"{', '.join(last)}; a pass that undoes what your rule does is left out with --disable"
+        )
 
 
 def _run_one(

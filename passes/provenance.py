@@ -57,6 +57,11 @@ class Provenance:
         if value.name:
             self._first_names.setdefault(value, value.name)
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether nodes were made or erased since the last rewrite ended."""
+        return bool(self._made or self._erased)
+
     # ---- labels
 
     def settle(self, rule: str) -> tuple[list[Group], list[ir.Node]]:

@@ -16,7 +16,7 @@ MANY_READERS = 64
 
 
 def rule(*op_types: str) -> Callable[[Rule], Rule]:
-    """Mark a function as a rule that is tried at nodes of these operators of ai.onnx.
+    """Mark a function as a rule that is tried at nodes of these operators; "com.microsoft::Gelu" for another domain.
 
     The function takes the node and the Rewriter and returns True when it changed the graph. `rules_in` finds it; of the
     rules of one operator the one that stands first in the file is tried first.
@@ -48,7 +48,7 @@ def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
     queued: set[ir.Node] = set()
 
     def push(node: ir.Node) -> None:
-        if node.op_type in rules and node not in queued:
+        if _operator(node) in rules and node not in queued:
             queued.add(node)
             queue.append(node)
 
@@ -73,11 +73,11 @@ def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
         while queue:
             node = queue.popleft()
             queued.discard(node)
-            # Rules speak of ai.onnx operators; a custom operator or a local function may share the name.
-            if node.graph is None or not rw.is_standard(node):
+            # Rules of ai.onnx operators do not speak of a local function that shares the name.
+            if node.graph is None or not (node.domain or rw.is_standard(node)):
                 continue
             rw.node = node
-            for rule in rules[node.op_type]:
+            for rule in rules[_operator(node)]:
                 if not rule(node, rw):
                     rw.trace.refused(rule.__name__, node)
                 else:
@@ -88,6 +88,10 @@ def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
     finally:
         rw.node = None
         stop()
+
+
+def _operator(node: ir.Node) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def forward(node: ir.Node, rw: Rewriter, value: ir.Value | None, rule: str) -> bool:

@@ -69,6 +69,12 @@ def has_attribute(domain: str, op_type: str, opset: int, name: str) -> bool:
     return schema is not None and name in schema.attributes
 
 
+@functools.cache
+def operators() -> frozenset[str]:
+    """The names of all operators of ai.onnx, of any opset."""
+    return frozenset(found.name for found in onnx.defs.get_all_schemas_with_history() if found.domain == "")
+
+
 def newest_opset(domain: str = "") -> int:
     """The newest opset of a domain that the installed onnx knows; 0 for a domain it does not define."""
     return _newest().get(domain, 0)

@@ -64,6 +64,10 @@ def compile_command(
             "unfused in standard operators.",
         ),
     ] = None,
+    rules: Annotated[
+        list[str] | None,
+        typer.Option("--rules", help="A Python file of rules of your own (@rule, from pfvm.passes). Repeatable."),
+    ] = None,
     strip_provenance: Annotated[
         bool,
         typer.Option(

@@ -43,7 +43,7 @@ def synthesize(
     """
     specs = specs_of(model)[0]
     shapes = shapes or {}
-    _check_shapes(specs, shapes)
+    check_shapes(specs, shapes)
     sizes = _symbol_sizes(specs, shapes, size)
     ranges = input_ranges(model, sizes)
     return {
@@ -93,7 +93,7 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _check_shapes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> None:
+def check_shapes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> None:
     known = {spec.name: spec for spec in specs}
     for name, shape in shapes.items():
         if name not in known:

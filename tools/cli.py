@@ -19,9 +19,11 @@ from pfvm.errors import PfvmError
 
 from .bench.flags import bench
 from .compile import compile_command
+from .explain import explain
 from .l3ir import app as l3ir_app
 from .loop import loop
 from .plan import plan as plan_command
+from .stats import stats
 
 app = typer.Typer(
     name="pfvm",
@@ -210,6 +212,8 @@ def check(
 
 
 app.command()(bench)
+app.command()(explain)
+app.command()(stats)
 
 
 @app.command()

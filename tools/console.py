@@ -78,3 +78,23 @@ class Table:
 def table(*titles: str) -> Table:
     """A table with these column titles."""
     return Table(*titles)
+
+
+def human_count(number: int) -> str:
+    """4,089,284,608 → "4.09 G"."""
+    size = float(number)
+    for unit in ("", " k", " M", " G", " T"):
+        if size < 999.5:
+            return f"{number}" if not unit else f"{size:.3g}{unit}"
+        size /= 1000
+    return f"{size:.3g} P"
+
+
+def human_bytes(count: int) -> str:
+    """1536 → "1.5 KiB"."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .console import err, out
+from .console import err, human_bytes, out
 
 if TYPE_CHECKING:
     from pfvm.compiler.driver import CompileResult
@@ -18,7 +18,7 @@ def print_compiled(result: CompileResult, seconds: float, written: str) -> None:
     nodes, size = summary["nodes"], summary["bytes"]
     parts = []
     if nodes is not None:
-        parts = [f"{nodes[0]} → {nodes[1]} nodes", f"{_bytes(size[0])} → {_bytes(size[1])} of constants"]
+        parts = [f"{nodes[0]} → {nodes[1]} nodes", f"{human_bytes(size[0])} → {human_bytes(size[1])} of constants"]
     parts += [f"{seconds:.2f} s", written]
     err().print(", ".join(parts), soft_wrap=True)
 
@@ -45,12 +45,3 @@ def check_lines(report: Report) -> list[str]:
     lines.append(f"  compared: {report.engine_a} and {report.engine_b}, on {', '.join(report.cases) or 'no inputs'}")
     lines.append(f"  tolerance: {report.tolerance}")
     return lines
-
-
-def _bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"

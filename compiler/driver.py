@@ -18,6 +18,7 @@ from pfvm.passes import pipeline, provenance, user_rules
 from pfvm.passes.constant_subgraph import Evaluate
 from pfvm.passes.pipeline import PassRecord
 from pfvm.passes.rewriter import SEALED_DOMAIN, Rewriter
+from pfvm.passes.trace import Trace
 
 from . import collector, exporter
 from .importer import Source, read_model
@@ -63,11 +64,12 @@ def compile_model(
     *,
     evaluate: Evaluate | None = None,
     make_verifier: Callable[[ir.Model], Verifier] | None = None,
+    trace: Trace | None = None,
 ) -> CompileResult:
     """Run the passes on a copy of a model in normal form.
 
     `evaluate` runs constant subgraphs; without one, floating point constants stay as they are. `make_verifier` is
-    called with the original when `options.verify` is set.
+    called with the original when `options.verify` is set. `trace` is told of every rule that is tried.
     Raises MismatchError from the verifier, OptionError for an impossible opset and for `verify` without an engine.
     """
     working = read_model(model)
@@ -87,6 +89,7 @@ def compile_model(
 
     rewriter = Rewriter(working, ShapeInference(working))
     rewriter.provenance.is_written = not options.strip_provenance
+    rewriter.trace = trace or rewriter.trace
     ours = _with_budget(pipeline.select(options.opt_level, options.passes, disabled), options.max_growth)
     records = pipeline.run(
         rewriter,

@@ -25,7 +25,6 @@ class Journal:
         """Forget what was counted. Without a name, new nodes get no labels."""
         self.matches, self.rejections = collections.Counter(), collections.Counter()
         self.provenance.pass_name = name
-        self.trace.started(name)
 
     def end_pass(self) -> None:
         """Label what the pass made without counting it."""

@@ -105,6 +105,7 @@ class Rewriter(Journal):
     def start_pass(self, name: str = "") -> None:
         """Forget what was counted, and what was known about functions that the last pass may have changed."""
         super().start_pass(name)
+        self.trace.started(name, self.model)
         self._function_effects = None
 
     # ---- listeners

@@ -13,8 +13,8 @@ from .provenance import Group
 class Trace(Protocol):
     """Told of every step, in order; must not change the graph."""
 
-    def started(self, pass_name: str) -> None:
-        """A pass begins."""
+    def started(self, pass_name: str, model: ir.Model) -> None:
+        """A pass begins on this model."""
 
     def refused(self, rule: str, node: ir.Node) -> None:
         """A rule was tried at its root node and not applied; `rejected` told why, where the rule had a reason."""
@@ -32,7 +32,7 @@ class Trace(Protocol):
 class NoTrace:
     """Nobody is watching."""
 
-    def started(self, pass_name: str) -> None: ...
+    def started(self, pass_name: str, model: ir.Model) -> None: ...
     def refused(self, rule: str, node: ir.Node) -> None: ...
     def rejected(self, rule: str, why: str, node: ir.Node | None) -> None: ...
     def replaced(self, node: ir.Node, value: ir.Value) -> None: ...

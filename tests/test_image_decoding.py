@@ -15,7 +15,7 @@ pytest.importorskip("PIL")
 from pfvm.errors import InputError, MissingExtraError
 from pfvm.runtime.api import load
 from pfvm.runtime.image_decoding import decode
-from pfvm.tools.explain import print_segments
+from pfvm.tools.segments import print_segments
 from PIL import Image
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (6, 5, 3)).astype(np.uint8)

@@ -98,6 +98,6 @@ def compile_command(
     result = compile_source(model, options)
     print_compiled(result, time.perf_counter() - start, ", ".join(written) or "not written")
     if options.explain and options.device is not None:
-        from .explain import print_segments
+        from .segments import print_segments
 
         print_segments(result.model, options.device)

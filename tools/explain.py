@@ -1,50 +1,157 @@
-"""`pfvm compile --explain`: what runs where on a device, and why."""
+"""`pfvm explain`: which rules were tried at a node, why each was refused, which made it, and what became of it.
+
+What runs where on a device is another question: `pfvm compile --device D --explain`, see segments.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-import onnx_ir as ir
-from pfvm.errors import describe_node
-from pfvm.runtime.device import load_executable
-from pfvm.runtime.image_decoding import decodes
-from pfvm.runtime.synthesis import workable
+import typer
+from pfvm.errors import OptionError, describe_node, did_you_mean
 
-from .console import out
+from .console import out, table
 
-_NAMES = 6
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from .following import Follower
+
+_MOST = 8  # nodes of one name, or made of one, that are explained
 
 
-def print_segments(model: ir.Model, device: str) -> None:
-    """One line per segment, and one per reason for a cut.
+def explain(
+    model: Annotated[Path, typer.Argument(help="ONNX file, compiled or not.", show_default=False)],
+    node: Annotated[str, typer.Argument(help="Name of a node, or of a tensor that it makes.", show_default=False)],
+    opt_level: Annotated[int | None, typer.Option("-O", "--opt-level", min=0, max=3)] = None,
+    passes: Annotated[list[str] | None, typer.Option("-p", "--pass", help="As in compile. Repeatable.")] = None,
+    disable: Annotated[list[str] | None, typer.Option("--disable", help="As in compile. Repeatable.")] = None,
+    rules: Annotated[list[str] | None, typer.Option("--rules", help="As in compile. Repeatable.")] = None,
+) -> None:
+    """Tell which rules were tried at a node, why each was refused, and what became of it.
 
-    The model is run once, with made-up inputs: some cuts show only when it is compiled.
-    Raises the errors of `pfvm.load` and of the call.
+    The model is compiled for that, and nothing is written. In a compiled file, NODE may also be the name that a node
+    had before: then the nodes that were made of it are explained.
     """
-    executable: Any = load_executable(model, device)
-    segments = getattr(executable, "segments", None)
-    if segments is None:
-        decoders = [node for node in model.graph if decodes(node)]
-        _print(f"{device}: one segment, {len(model.graph) - len(decoders)} nodes in ONNX Runtime")
-        for node in decoders:
-            _print(f"  {describe_node(node)}: image decoding, in Pillow")
-        return
-    feeds, _ = workable(model, executable, 0, {})
-    executable(feeds)
-    for number, segment in enumerate(executable.segments):
-        engine = device if segment.kind == "device" else "the host (ONNX Runtime)"
-        count = len(segment.nodes)
-        nodes = f"{count} node{'' if count == 1 else 's'}"
-        _print(f"segment {number}: {nodes} on {engine}: {_listed(segment.names)}")
-        for name, reason in segment.reasons:
-            _print(f"  {name}: {reason}")
+    from pfvm.compiler.driver import compile_model
+    from pfvm.compiler.importer import read_model
+    from pfvm.compiler.options import parse
+    from pfvm.runtime.ort import evaluate
+
+    from .following import Follower
+
+    given = {"opt_level": opt_level, "passes": passes, "disable": disable, "rules": rules}
+    options = parse({key: value for key, value in given.items() if value is not None})
+    source = read_model(model)
+    found = _find(source, node)
+    for line in _heading(node, found):
+        out().print(line, soft_wrap=True)
+    for number, each in enumerate(found):
+        follower = Follower(functools.partial(_at, place=list(_nodes(source)).index(each)))
+        compile_model(source, options, evaluate=evaluate, trace=follower)
+        if number:
+            out().print("")
+        _print(each, follower)
 
 
-def _print(line: str) -> None:
-    out().print(line, soft_wrap=True)
+def _find(model: ir.Model, wanted: str) -> list[ir.Node]:
+    """The nodes of that name, else the one that makes that tensor, else those that were made of a node of that name.
+
+    Raises OptionError.
+    """
+    from pfvm.passes.provenance import FROM, names
+
+    nodes = list(_nodes(model))
+    tests: tuple[Any, ...] = (
+        lambda node: node.name == wanted,
+        lambda node: any(value.name == wanted for value in node.outputs),
+        lambda node: wanted in names(node.metadata_props.get(FROM)),
+    )
+    for test in tests:
+        found = [node for node in nodes if test(node)]
+        if found:
+            return found[:_MOST]
+    raise OptionError(_nothing(model, nodes, wanted))
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return ", ".join(names[:_NAMES]) + more
+def _nothing(model: ir.Model, nodes: list[ir.Node], wanted: str) -> str:
+    """Why there is no such node."""
+    from pfvm.passes.provenance import RULE
+
+    for what, values in (("a constant", model.graph.initializers.values()), ("an input", model.graph.inputs)):
+        for value in values:
+            if value.name == wanted:
+                readers = ", ".join(describe_node(use.node) for use in list(value.uses())[:_MOST])
+                return f"{wanted!r} is {what} of the model, not a node; " + (
+                    f"it is read by {readers}" if readers else "nobody reads it"
+                )
+    known = [name for node in nodes for name in (node.name, *(value.name for value in node.outputs)) if name]
+    before = (
+        ""
+        if not any(RULE in node.metadata_props for node in nodes)
+        else ("; a node that passes removed is explained with the file that it was in")
+    )
+    return f"the model has no node or tensor {wanted!r}{did_you_mean(wanted, dict.fromkeys(known))}{before}"
+
+
+def _heading(wanted: str, found: list[ir.Node]) -> Iterator[str]:
+    if all(wanted != name for node in found for name in (node.name, *(value.name for value in node.outputs))):
+        yield f"{wanted!r} is now part of {', '.join(describe_node(node) for node in found)}"
+        yield ""
+    elif len(found) > 1:
+        yield f"{len(found)} nodes are called {wanted!r}"
+        yield ""
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    from pfvm.passes.effects import roots
+
+    for root in roots(model):
+        yield from root.all_nodes()
+
+
+def _at(model: ir.Model, place: int) -> list[ir.Node]:
+    """The node at that place, in a copy of the model."""
+    return [list(_nodes(model))[place]]
+
+
+def _print(node: ir.Node, follower: Follower) -> None:
+    from pfvm.passes.provenance import FROM, RULE, names
+
+    from .following import signature
+
+    lines = [f"{describe_node(node)}: {signature(node)}"]
+    if RULE in node.metadata_props:
+        of = names(node.metadata_props.get(FROM))
+        lines.append(f"  made by {node.metadata_props[RULE]}" + (f" from {', '.join(of)}" if of else ""))
+    lines += [f"  round {step.round}: {step.rule}: {step.what}" for step in follower.steps]
+    lines += [f"  in the end: {text}" for text in _ends(follower)]
+    for line in lines:
+        out().print(line, soft_wrap=True)
+    if follower.reasons:
+        out().print("")
+        rows = table("refused", "at", "why")
+        for (rule, at), reasons in follower.reasons.items():
+            for why in reasons:
+                rows.add_row(rule, at, why)
+        out().print(rows)
+    if follower.unmatched:
+        out().print("")
+        rows = table("tried", "rules whose pattern is another one")
+        for name, rules in follower.unmatched.items():
+            rows.add_row(name, ", ".join(rules))
+        out().print(rows)
+    if not (follower.reasons or follower.unmatched or follower.steps):
+        out().print("  no pass has a rule for this operator", soft_wrap=True)
+
+
+def _ends(follower: Follower) -> list[str]:
+    from .following import signature
+
+    if not follower.steps:
+        return ["as it was"]
+    left = [node for node in _nodes(follower.model) if node in follower.nodes]
+    return [f"{describe_node(node)}: {signature(node)}" for node in left] or ["no node of its own"]

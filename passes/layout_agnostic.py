@@ -16,12 +16,12 @@ Perm = tuple[int, ...]
 _SHARED_BYTES = 4096
 """A constant that others read as well is stored a second time, turned, up to this size."""
 
-_UNARY = (
+UNARY = (
     "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Clip Cos Cosh Dropout Elu Erf Exp Floor Gelu "
     "HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink "
     "Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu"
 )
-_BROADCASTING = (
+BROADCASTING = (
     "Add And BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul "
     "Or Pow PRelu Sub Sum Where Xor"
 )
@@ -183,8 +183,8 @@ def _slice(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
 
 
 _MAKERS: dict[str, Callable[[ir.Node, Rewriter, int], Turn | None]] = {
-    **dict.fromkeys(_UNARY.split(), _unary),
-    **dict.fromkeys(_BROADCASTING.split(), _broadcasting),
+    **dict.fromkeys(UNARY.split(), _unary),
+    **dict.fromkeys(BROADCASTING.split(), _broadcasting),
     **dict.fromkeys(("Concat", "Split", "Softmax", "LogSoftmax", "Hardmax", "ArgMax", "ArgMin"), _axis),
     **dict.fromkeys(_REDUCTIONS.split(), _reduction),
     "Pad": _pad,

@@ -50,6 +50,12 @@ EXAMPLES: dict[str, str | onnx.ModelProto] = {
     "simplify-slices": """agraph (float[9] x) => (float[2] y)
         <int64[1] s = {1}, int64[1] e = {8}, int64[1] t = {2}, int64[1] f = {4}> {
         a = Neg(x) b = Slice(a, s, e) c = Slice(b, t, f) y = Exp(c) }""",
+    "replace-einsum": """agraph (float[2,3] x, float[4,3] w) => (float[2,4] y) {
+        e = Einsum<equation="ij,kj->ik">(x, w) y = Neg(e) }""",
+    "simplify-bounds": """agraph (float[3] x) => (float[3] y) <float low = {0}, float high = {6}> {
+        a = Max(x, low) b = Min(high, a) y = Neg(b) }""",
+    "select-early": """agraph (float[1,5,3] x, float[3,4] w) => (float[1,4] y) <int64 k = {2}> {
+        m = MatMul(x, w) a = Relu(m) g = Gather<axis=1>(a, k) y = Neg(g) }""",
     "simplify-algebra": """agraph (float[3] x) => (float[3] y) <float p = {2}, float q = {4}> {
         a = Neg(x) b = Mul(a, p) c = Mul(b, q) y = Exp(c) }""",
     "simplify-selection": """agraph (float[3] x, float[3] z) => (float[3] y) <bool[3] c = {1, 1, 1}> {
@@ -73,6 +79,8 @@ EXAMPLES: dict[str, str | onnx.ModelProto] = {
         d = Div(x, r) e = Erf(d) t = Add(e, i) m = Mul(x, t) g = Mul(m, h) y = Neg(g) }""",
     "fuse-hard-swish": """agraph (float[3] x) => (float[3] y) {
         h = HardSigmoid<alpha=0.16666667>(x) m = Mul(x, h) y = Neg(m) }""",
+    "fuse-pad": """agraph (float[1,1,4,4] x) => (float[1,1,2,2] y) <int64[8] p = {0, 0, 1, 1, 0, 0, 1, 1}> {
+        a = Pad(x, p) b = AveragePool<kernel_shape=[3,3], strides=[2,2]>(a) y = Neg(b) }""",
     "fuse-conv": NORMALIZED,
     "fuse-matmul-bias": """agraph (float[2,3] x, float[3,4] w, float[4] b) => (float[2,4] y) {
         m = MatMul(x, w) a = Add(m, b) y = Exp(a) }""",

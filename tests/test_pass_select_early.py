@@ -11,7 +11,8 @@ PASS = "select-early"
 HEAD = """<ir_version: 10, opset_import: ["" : 18]>
 agraph (float[N,5,4] x) => (float{shape} y)
 <int64 first = {{0}}, int64[1] last = {{-1}}, int64[1] end = {{9223372036854775807}}, int64[1] one = {{1}},
- float half = {{0.5}}, float[4,6] w = {{{w}}}, float[6,4] v = {{{w}}}, float[6] b = {{1, 2, 3, 4, 5, 6}}> {{ {lines} }}"""
+ float half = {{0.5}}, float[4,6] w = {{{w}}}, float[6,4] v = {{{w}}},
+ float[6] b = {{1, 2, 3, 4, 5, 6}}> {{ {lines} }}"""
 WEIGHTS = ", ".join(str((7 * i % 11) - 5) for i in range(24))
 LAYER = "m = MatMul(x, w) a = Add(m, b) g = Gelu(a)".replace("g = Gelu(a)", "e = Erf(a) g = Mul(e, half)")
 

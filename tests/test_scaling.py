@@ -4,37 +4,9 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
-import onnx
 import pfvm
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-
-
-def chain(blocks: int) -> onnx.ModelProto:
-    """x → (Shape, Gather, Concat, Reshape, Identity, MatMul, Add, Relu) × blocks → y, with a symbolic batch."""
-    weights = {"w": np.eye(16, dtype=np.float32), "b": np.ones(16, np.float32), "first": [0], "width": [16]}
-    nodes, x = [], "x"
-    for i in range(blocks):
-        for op, *names in (
-            ("Shape", x, "shape"),
-            ("Gather", "shape", "=first", "batch"),
-            ("Concat", "batch", "=width", "target"),
-            ("Reshape", x, "target", "same"),
-            ("Identity", "same", "copy"),
-            ("MatMul", "copy", "=w", "product"),
-            ("Add", "product", "=b", "sum"),
-            ("Relu", "sum", "out"),
-        ):
-            own = [n[1:] if n.startswith("=") else n if n == x else f"{n}{i}" for n in names]
-            attributes = {"axis": 0} if op == "Concat" else {}
-            nodes.append(helper.make_node(op, own[:-1], own[-1:], name=own[-1], **attributes))
-        x = nodes[-1].output[0]
-    nodes.append(helper.make_node("Identity", [x], ["y"]))
-    x_type, y_type = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 16]) for name in "xy")
-    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
-    graph = helper.make_graph(nodes, "chain", [x_type], [y_type], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+from pfvm.tools.bench.optimizers.chain import chain
 
 
 def seconds(blocks: int) -> float:

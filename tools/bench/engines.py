@@ -35,7 +35,7 @@ def prepare(candidate: Candidate, settings: Settings) -> Callable[[], Call]:
     if candidate.file:
         return lambda: _python_net(candidate, settings.threads)
     feeds = _feeds(settings)
-    loaders = {"pfvm": _device, "onnxruntime": _onnxruntime, "openvino": _openvino}
+    loaders = {"pfvm": _device, "onnxruntime": _onnxruntime, "as-written": _as_written, "openvino": _openvino}
     return lambda: loaders[candidate.engine](candidate, settings, feeds)
 
 
@@ -61,6 +61,14 @@ def _onnxruntime(candidate: Candidate, settings: Settings, feeds: dict[str, Any]
     from pfvm.runtime.ort_plain import PlainOrt
 
     session = PlainOrt(settings.model, settings.threads, settings.spinning)
+    return lambda: session(feeds)
+
+
+def _as_written(candidate: Candidate, settings: Settings, feeds: dict[str, Any]) -> Call:
+    """The oracle: ONNX Runtime without any optimization."""
+    from pfvm.runtime.ort import OrtExecutable
+
+    session = OrtExecutable(settings.model, threads=settings.threads, optimize=False)
     return lambda: session(feeds)
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pfvm.errors import OptionError
 
 Shapes = Annotated[list[str], typer.Option("--shape", help="Shape of an input: x=1,3,224,224. Repeatable.")]
 
 
 def bench(
-    models: Annotated[list[Path], typer.Argument(help="ONNX files; with --train, see there.", show_default=False)],
+    models: Annotated[
+        list[Path], typer.Argument(help="ONNX files; with --train or --optimizers, see there.", show_default=False)
+    ] = [],  # noqa: B006 - typer copies it
     device: Annotated[list[str], typer.Option("--device", help="See `pfvm devices`. Repeatable.")] = ["pfvm:cpu"],  # noqa: B006
     train: Annotated[
         bool,
@@ -36,6 +39,19 @@ def bench(
     ] = False,
     target: Annotated[str, typer.Option("--machine", help="With --plan: a machine, or its file.")] = "mncore2",
     search_steps: Annotated[int, typer.Option("--search-steps", help="With --plan: of auto_recompute_sa.")] = 1000,
+    optimizers: Annotated[
+        bool,
+        typer.Option(
+            "--optimizers",
+            help="Compare pfvm with onnxsim, OnnxSlim, onnxoptimizer and onnxscript: time, nodes left, latency of the "
+            "result, correctness; on ONNX files, nets (eight of ours, or one by its name), and chain (a synthetic "
+            "graph of 1,000 to 64,000 nodes); without a name on nets and chain. With --peers-python, --shape, --seed, "
+            "--rounds, --seconds, --timeout, --json and --plot.",
+        ),
+    ] = False,
+    peers_python: Annotated[
+        Path | None, typer.Option("--peers-python", help="With --optimizers: the Python that has the others.")
+    ] = None,
     against: Annotated[
         list[str],
         typer.Option(
@@ -51,7 +67,13 @@ def bench(
     ] = [1],  # noqa: B006
     rounds: Annotated[int, typer.Option("--rounds", help="Turns of each candidate, at least 5.")] = 7,
     seconds: Annotated[float, typer.Option("--seconds", help="Length of a turn.")] = 0.5,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for loading, and for a turn.")] = 600.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            help="Seconds for loading, and for a turn: 600; with --optimizers, of processor time for a file: 100.",
+        ),
+    ] = None,
     shape: Shapes = [],  # noqa: B006 - typer copies it
     seed: Annotated[int, typer.Option("--seed", help="Of made-up inputs.")] = 0,
     spinning: Annotated[
@@ -71,7 +93,17 @@ def bench(
 
         bench_plans(PlanRequest(models, json_file, plot_file, shape, target, search_steps, seed, command))
         return
+    if optimizers:
+        from .optimizers.command import OptimizersRequest, bench_optimizers
+
+        bench_optimizers(
+            OptimizersRequest(models, peers_python, json_file, plot_file, rounds, seconds, timeout or 100.0, shape,
+                              seed, command)
+        )  # fmt: skip
+        return
+    if not models:
+        raise OptionError("bench: name a model")
     run_bench(
-        Request(models, device, against, json_file, threads, rounds, seconds, timeout, shape, seed, spinning, command,
-                plot_file, train, steps_per_call)
+        Request(models, device, against, json_file, threads, rounds, seconds, timeout or 600.0, shape, seed, spinning,
+                command, plot_file, train, steps_per_call)
     )  # fmt: skip

@@ -98,7 +98,7 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=bias) for _ in range(4))
 
     def heads(self, x: torch.Tensor) -> torch.Tensor:
-        return x.reshape(1, x.shape[1], HEADS, WIDTH // HEADS).transpose(1, 2)
+        return x.reshape(x.shape[0], x.shape[1], HEADS, WIDTH // HEADS).transpose(1, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.heads(self.q(x)), self.heads(self.k(x)), self.heads(self.v(x))
@@ -110,7 +110,7 @@ class Attention(nn.Module):
         scores = q @ k.transpose(2, 3) / math.sqrt(WIDTH // HEADS)
         scores = scores if mask is None else scores + mask
         y = torch.softmax(scores, -1) @ v
-        return self.o(y.transpose(1, 2).reshape(1, q.shape[2], WIDTH))
+        return self.o(y.transpose(1, 2).reshape(q.shape[0], q.shape[2], WIDTH))
 
 
 class Block(nn.Module):
@@ -139,7 +139,7 @@ class Bert(nn.Module):
         self.blocks = nn.Sequential(*(Block(before=False) for _ in range(LAYERS)))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.blocks(self.norm(self.words(ids) + self.positions))
+        return self.blocks(self.norm(self.words(ids) + self.positions[: ids.shape[1]]))
 
 
 def bert() -> tuple[nn.Module, torch.Tensor]:
@@ -157,7 +157,7 @@ class ViT(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.patches(x).flatten(2).transpose(1, 2)
-        x = self.blocks(torch.cat([self.token, x], 1) + self.positions)
+        x = self.blocks(torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.positions)
         return self.head(self.norm(x)[:, 0])
 
 
@@ -214,9 +214,9 @@ class Llama(nn.Module):
         self.norm = RmsNorm()
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.words(ids)
+        x, n = self.words(ids), ids.shape[1]
         for block in self.blocks:
-            x = block(x, self.cos, self.sin, self.mask)
+            x = block(x, self.cos[:n], self.sin[:n], self.mask[:n, :n])
         return self.norm(x)
 
 

@@ -1,0 +1,99 @@
+"""What the optimizers' files are worth: latency on ONNX Runtime, in turns, and whether they still compute the same."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import onnx_ir as ir
+from pfvm.compiler.importer import read_model
+from pfvm.runtime.compare import Tolerance, difference
+from pfvm.runtime.executable import specs_of
+from pfvm.runtime.ort import OrtExecutable
+from pfvm.runtime.synthesis import workable
+from pfvm.tools.bench import machine
+from pfvm.tools.bench.candidates import Candidate
+from pfvm.tools.bench.engines import Settings
+from pfvm.tools.bench.figures import figures, noise
+from pfvm.tools.bench.process import CandidateError, Process
+from pfvm.tools.bench.turns import Outcome, Timing, take_turns
+from pfvm.tools.npz import read_npz, write_npz
+
+_THREADS = 1
+_TOLERANCE = Tolerance(rtol=1e-3, atol=1e-4)
+
+
+class Inputs(NamedTuple):
+    """The original model, the file that holds inputs for it, and a folder for results."""
+
+    model: ir.Model
+    feeds: Path
+    folder: Path
+
+
+def latencies(files: Mapping[str, Path], inputs: Inputs, timing: Timing) -> dict[str, Outcome]:
+    """Each file in a session of its own process, with ONNX Runtime's own optimizations; one thread."""
+    requests = {name: _request("onnxruntime", path, inputs, "") for name, path in files.items()}
+    start = {name: functools.partial(Process, name, _THREADS) for name in files}
+    return take_turns(start, requests.__getitem__, timing)
+
+
+def figures_of(outcome: Outcome, base: Outcome, load_before: float) -> dict[str, Any]:
+    """Of a row: `latency_ratio` is to the original's latency, `base`."""
+    if not outcome.rounds:
+        return {"latency_error": outcome.error}
+    found = figures(outcome.rounds)
+    ratio = found.median / figures(base.rounds).median if base.rounds else None
+    return {
+        "latency_seconds": found.median,
+        "latency_ratio": ratio,
+        "latency_rounds": list(outcome.rounds),
+        "noisy": noise(found, load_before, machine.cores()),
+    }
+
+
+def differences(files: Sequence[Path], original: Path, inputs: Inputs, timeout: float) -> list[str | None]:
+    """How each file's results differ from the original's, both as written: without ONNX Runtime's optimizations.
+
+    None where they agree. Raises CandidateError where the original does not run.
+    """
+    expected = _results(original, inputs, timeout)
+    found: list[str | None] = []
+    for path in files:
+        try:
+            results = _results(path, inputs, timeout)
+        except CandidateError as error:
+            found.append(str(error))
+            continue
+        worst = [difference(name, expected[name], results.get(name), _TOLERANCE) for name in expected]
+        found.append(next((str(each) for each in worst if each is not None), None))
+    return found
+
+
+def _results(path: Path, inputs: Inputs, timeout: float) -> Mapping[str, Any]:
+    """Computed in a process of its own, which a bad file may end."""
+    written = inputs.folder / "results.npz"
+    process = Process(path.stem, _THREADS)
+    try:
+        process.ask(_request("as-written", path, inputs, str(written)), timeout)
+    finally:
+        process.close()
+    return read_npz(written, specs_of(inputs.model)[2])
+
+
+def _request(engine: str, path: Path, inputs: Inputs, outputs: str) -> dict[str, Any]:
+    settings = Settings(str(path), str(inputs.feeds), _THREADS, spinning=False)
+    candidate = Candidate(path.stem, engine)
+    return {"do": "load", "candidate": candidate._asdict(), "settings": settings._asdict(), "outputs": outputs}
+
+
+def inputs_of(path: Path, folder: Path, shapes: Mapping[str, Sequence[int]], seed: int) -> Inputs:
+    """Inputs that the original accepts: those in the .npz file of its name beside it, else made up, into the folder."""
+    model = read_model(path)
+    given = path.with_suffix(".npz")
+    if given.is_file():
+        return Inputs(model, given, folder)
+    write_npz(folder / "inputs.npz", workable(model, OrtExecutable(model, threads=_THREADS), seed, shapes)[0])
+    return Inputs(model, folder / "inputs.npz", folder)

@@ -238,7 +238,7 @@ def test_debug_shows_the_traceback(pfvm: Pfvm, monkeypatch: pytest.MonkeyPatch) 
 def test_a_fault_of_pfvm_is_not_an_error_of_the_user(pfvm: Pfvm, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pfvm.tools import listing
 
-    monkeypatch.setattr(listing, "print_passes", lambda: 1 / 0)
+    monkeypatch.setattr(listing, "print_passes", lambda as_json: 1 / 0)
     result = pfvm("passes")
     assert result.code == 70
     assert "ZeroDivisionError" in result.err
@@ -248,7 +248,7 @@ def test_a_fault_of_pfvm_is_not_an_error_of_the_user(pfvm: Pfvm, model: Path, mo
 def test_interruption_is_130(pfvm: Pfvm, monkeypatch: pytest.MonkeyPatch) -> None:
     from pfvm.tools import listing
 
-    def interrupt() -> None:
+    def interrupt(as_json: bool) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(listing, "print_passes", interrupt)

@@ -1,7 +1,7 @@
 """The `pfvm` command: flags and exit codes. What a command does lives in the module of its name.
 
 Nothing heavy is imported here: `pfvm --help` loads neither torch nor jax nor onnxruntime.
-Exit codes: 0 fine; 1 `check` found a difference; 2 an error with a message; 70 a fault of pfvm itself; 130 interrupted.
+Exit codes, groups of commands and examples: tools/help.py.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from typing import Annotated, Any
 import typer
 from pfvm.errors import PfvmError
 
+from . import console
 from .bench.flags import bench
 from .compile import compile_command
+from .doctor import doctor
 from .explain import explain
+from .help import Commands, device_names
 from .l3ir import app as l3ir_app
 from .loop import loop
 from .plan import plan as plan_command
@@ -27,8 +30,9 @@ from .stats import stats
 
 app = typer.Typer(
     name="pfvm",
+    cls=Commands,
+    context_settings={"max_content_width": 100},
     help="An ONNX graph compiler: any ONNX file or PyTorch function in, one smaller and equal graph out.",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -37,6 +41,8 @@ app.add_typer(l3ir_app, name="l3ir")
 Model = Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)]
 Exact = Annotated[bool, typer.Option("--exact", help="Of mncore2:emu: without rounding.")]
 Shapes = Annotated[list[str], typer.Option("--shape", help="Shape of an input: x=1,3,224,224. Repeatable.")]
+Device = Annotated[str, typer.Option("--device", help="See `pfvm devices`.", autocompletion=device_names)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 CustomOps = Annotated[Path | None, typer.Option("--custom-ops-lib", help="Custom operators for ONNX Runtime.")]
 
 
@@ -48,9 +54,17 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _quiet(wanted: bool) -> None:
+    if wanted:
+        console.set_quiet(True)
+
+
 @app.callback()
 def root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", callback=_quiet, is_eager=True, help="Print errors only, and JSON.")
+    ] = False,
 ) -> None:
     """The options of the command itself."""
 
@@ -77,7 +91,7 @@ def export(
     """Translate a PyTorch function to ONNX, one to one."""
     from .export import export as run_export
 
-    print(run_export(target, output, sample, freeze, dynamic), file=sys.stderr)
+    console.remark(run_export(target, output, sample, freeze, dynamic))
 
 
 app.command(name="compile")(compile_command)
@@ -126,10 +140,9 @@ def grad(
         "lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay,
         "beta1": beta1, "beta2": beta2, "eps": eps,
     }  # fmt: skip
-    print(
+    console.remark(
         make_step(model, output, shape, settings, loss=loss, loss_fn=loss_fn, optimizer=optimizer, params=params,
-                  freeze=freeze, class_axis=class_axis),
-        file=sys.stderr,
+                  freeze=freeze, class_axis=class_axis)
     )  # fmt: skip
 
 
@@ -140,7 +153,7 @@ app.command(name="plan")(plan_command)
 @app.command()
 def run(
     model: Model,
-    device: Annotated[str, typer.Option("--device", help="See `pfvm devices`.")] = "pfvm:cpu",
+    device: Device = "pfvm:cpu",
     inputs: Annotated[Path | None, typer.Option("--inputs", help=".npz with an array per input.")] = None,
     outputs: Annotated[Path | None, typer.Option("--outputs", help=".npz to write the outputs to.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of made-up inputs.")] = 0,
@@ -154,6 +167,7 @@ def run(
         list[str], typer.Option("--bucket", help="Of xla devices: pad this dimension, batch=1,8,32. Repeatable.")
     ] = [],  # noqa: B006 - typer copies it
     exact: Exact = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a model once, with given or made-up inputs."""
     from .run import run as run_model
@@ -162,7 +176,7 @@ def run(
         "custom_ops_library": custom_ops_lib, "threads": threads, "max_compilations": max_compilations,
         "exact": exact or None,
     }  # fmt: skip
-    run_model(model, device, inputs, outputs, seed, shape, options, bucket)
+    run_model(model, device, inputs, outputs, seed, shape, options, bucket, as_json)
 
 
 @app.command()
@@ -172,10 +186,14 @@ def check(
     device_a: Annotated[
         str,
         typer.Option(
-            "--device-a", help="Where the first one runs; oracle is ONNX Runtime without optimizations, on one thread."
+            "--device-a",
+            help="Where the first one runs; oracle is ONNX Runtime without optimizations, on one thread.",
+            autocompletion=device_names,
         ),
     ] = "oracle",
-    device_b: Annotated[str, typer.Option("--device-b", help="Where the second one runs.")] = "oracle",
+    device_b: Annotated[
+        str, typer.Option("--device-b", help="Where the second one runs.", autocompletion=device_names)
+    ] = "oracle",
     rtol: Annotated[
         float, typer.Option("--rtol", min=0, help="Allowed error of a float, as a part of its own size.")
     ] = 1e-3,
@@ -193,6 +211,7 @@ def check(
     custom_ops_lib: CustomOps = None,
     sample: Annotated[str, typer.Option("--sample", help="Of a function: its example inputs in the file.")] = "sample",
     exact: Exact = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tell whether two models are equal; exit with 1 if not.
 
@@ -206,7 +225,7 @@ def check(
     report = check_files(
         model, other, device_a, device_b, rtol, atol, nodes, inputs, seed, shape, custom_ops_lib, threads, sample, exact
     )
-    print_check(report)
+    print_check(report, as_json)
     if not report.equal:
         raise typer.Exit(1)
 
@@ -217,27 +236,30 @@ app.command()(stats)
 
 
 @app.command()
-def passes() -> None:
+def passes(as_json: AsJson = False) -> None:
     """List the passes and their options."""
     from .listing import print_passes
 
-    print_passes()
+    print_passes(as_json)
 
 
 @app.command()
-def ops(device: Annotated[str, typer.Option("--device", help="See `pfvm devices`.")] = "pfvm:cpu") -> None:
+def ops(device: Device = "pfvm:cpu", as_json: AsJson = False) -> None:
     """List the operators that a device runs."""
     from .listing import print_ops
 
-    print_ops(device)
+    print_ops(device, as_json)
 
 
 @app.command()
-def devices() -> None:
+def devices(as_json: AsJson = False) -> None:
     """List the devices, and what to install for those that are missing."""
     from .listing import print_devices
 
-    print_devices()
+    print_devices(as_json)
+
+
+app.command()(doctor)
 
 
 @app.command()
@@ -266,6 +288,7 @@ def run_command(arguments: list[str] | None = None) -> int:
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
         warnings.simplefilter("ignore")
     given = sys.argv[1:] if arguments is None else arguments
+    console.set_quiet(False)
     try:
         status = _status(app(given or ["--help"], standalone_mode=False))
         return status if given else 2

@@ -78,12 +78,17 @@ def compile_command(
         str | None, typer.Option("--device", help="Also load it there: what it cannot run is an error.")
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print what runs where on the device, and why.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of a line: nodes, bytes, passes.")
+    ] = False,
     target: Annotated[str | None, typer.Option("--target", help="Not built yet.", hidden=True)] = None,
     mesh: Annotated[str | None, typer.Option("--mesh", help="Not built yet.", hidden=True)] = None,
     scheduler: Annotated[str | None, typer.Option("--scheduler", help="Not built yet.", hidden=True)] = None,
 ) -> None:
     """Compile a model: the same signature and meaning, fewer nodes."""
-    given = {k: v for k, v in locals().items() if k not in ("model", "option_json") and v not in (None, False)}
+    given = {
+        k: v for k, v in locals().items() if k not in ("model", "option_json", "as_json") and v not in (None, False)
+    }
     from pfvm.compiler.options import parse
     from pfvm.runtime.api import compile_source
 
@@ -96,7 +101,7 @@ def compile_command(
         raise OptionError("nothing would be written: give -o FILE or --artifacts DIR")
     start = time.perf_counter()
     result = compile_source(model, options)
-    print_compiled(result, time.perf_counter() - start, ", ".join(written) or "not written")
+    print_compiled(result, time.perf_counter() - start, written, as_json)
     if options.explain and options.device is not None:
         from .segments import print_segments
 

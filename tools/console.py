@@ -1,10 +1,15 @@
-"""Where the command prints: results on stdout, remarks on stderr; plain wide text where there is no terminal."""
+"""Where the command prints: results on stdout, remarks on stderr; plain wide text where there is no terminal.
+
+At most errors and JSON with --quiet; rich leaves colours away where NO_COLOR is set or there is no terminal.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -13,6 +18,29 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 200
 _NARROW = 28  # of a column that is wrapped
 _GAP = "  "
+_quiet = False
+
+
+def set_quiet(quiet: bool) -> None:
+    """Whether this process prints errors and JSON only."""
+    global _quiet
+    _quiet = quiet
+
+
+def is_quiet() -> bool:
+    """Whether only errors and JSON are printed."""
+    return _quiet
+
+
+def remark(line: str) -> None:
+    """One line on stderr that is no error."""
+    if not _quiet:
+        print(line, file=sys.stderr)
+
+
+def print_json(content: Any) -> None:
+    """What --json asks for, on stdout."""
+    print(json.dumps(content, indent=1, ensure_ascii=False))
 
 
 def out() -> Console:
@@ -33,7 +61,7 @@ def _console(stderr: bool) -> Console:
             """rich itself would exit with 1, which here means that a check found a difference."""
             raise BrokenPipeError
 
-    console = PipedConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
+    console = PipedConsole(stderr=stderr, quiet=_quiet, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console

@@ -5,30 +5,46 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from pfvm import passes
+from pfvm.passes import pipeline
 from pfvm.runtime.device import device_ops, devices, host_ops, parse_device
 
-from .console import out, table
+from .console import out, print_json, table
 from .official_failures import KNOWN_FAILURES, Failure
 
 
-def print_passes() -> None:
-    """Each pass with the levels that run it, its options with defaults, and what it does."""
-    from pfvm.passes import pipeline
+def print_passes(as_json: bool = False) -> None:
+    """Each pass with the levels that run it, its options with defaults, and what it does.
 
+    As JSON: [{"name", "levels": [int], "options": {name: default}, "summary"}], in the order in which they run.
+    """
+    found = [pass_entry(name) for name in pipeline.REGISTRY]
+    if as_json:
+        print_json(found)
+        return
     rows = table("pass", "levels", "options", "what it does")
-    for name in pipeline.REGISTRY:
-        levels = ",".join(f"O{level}" for level, names in pipeline.LEVELS.items() if name in names)
-        options, summary = describe_pass(name)
-        rows.add_row(name, levels or "-p only", ", ".join(options) or "-", summary)
+    for each in found:
+        levels = ",".join(f"O{level}" for level in each["levels"])
+        options = ", ".join(f"{name}={default}" for name, default in each["options"].items())
+        rows.add_row(each["name"], levels or "-p only", options or "-", each["summary"])
     out().print(rows)
+
+
+def pass_entry(name: str) -> dict[str, Any]:
+    """One pass as the JSON has it."""
+    options, summary = describe_pass(name)
+    return {
+        "name": name,
+        "levels": [level for level, names in pipeline.LEVELS.items() if name in names],
+        "options": dict(option.split("=", 1) for option in options),
+        "summary": summary,
+    }
 
 
 def describe_pass(name: str) -> tuple[list[str], str]:
     """Options ("slack=1024") and the docstring's first line, read from the source: to import it takes a second."""
-    from pfvm import passes
-    from pfvm.passes import pipeline
-
     module, _, class_name = pipeline.REGISTRY[name].partition(":")
     source = Path(passes.__path__[0], f"{module}.py").read_text(encoding="utf-8")
     found = next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == class_name)
@@ -42,22 +58,37 @@ def describe_pass(name: str) -> tuple[list[str], str]:
     return options, (ast.get_docstring(found) or "").partition("\n")[0]
 
 
-def print_devices() -> None:
-    """Each device with its status and what to install."""
+def print_devices(as_json: bool = False) -> None:
+    """Each device with its status and what to install. As JSON: [{"name", "status", "advice"}]."""
+    if as_json:
+        print_json([{"name": d.name, "status": d.status, "advice": d.advice} for d in devices()])
+        return
     rows = table("device", "status", "what it is")
     for device in devices():
         rows.add_row(device.name, device.status, device.advice)
     out().print(rows)
 
 
-def print_ops(device_name: str) -> None:
+def print_ops(device_name: str, as_json: bool = False) -> None:
     """Each operator that the device runs, with the opset versions from which it has a kernel or a lowering.
 
     Besides: the operators that run in host segments, and which of ONNX's own tests fail, each with the reason.
+    As JSON: {"device", "operators": [{"domain", "name", "since": [opset]}], "host_operators": [{"domain", "name",
+    "reason"}], "failing_tests": [{"test", "reason"}]}; domain "" is ai.onnx.
     """
     device = parse_device(device_name)
     ops, host = device_ops(device), host_ops(device)
     failures = KNOWN_FAILURES.get(device.name, ())
+    if as_json:
+        print_json(
+            {
+                "device": device_name,
+                "operators": [{"domain": d, "name": n, "since": list(since)} for (d, n), since in ops.items()],
+                "host_operators": [{"domain": d, "name": n, "reason": why} for (d, n), why in host.items()],
+                "failing_tests": [{"test": test, "reason": each.why} for each in failures for test in each.tests],
+            }
+        )
+        return
     if failures:
         print_failures(failures)
     if host:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -20,5 +19,7 @@ def loop(
     """
     from pfvm.compiler.loop import loop as loop_steps
 
+    from .console import remark
+
     loop_steps(model, steps, output=output)
-    print(f"{output}: {steps} steps a call", file=sys.stderr)
+    remark(f"{output}: {steps} steps a call")

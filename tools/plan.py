@@ -47,6 +47,7 @@ def plan(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of a search.")] = 0,
     unroll_limit: Annotated[int, typer.Option("--unroll-limit", help="Nodes that loops may unroll to.")] = 10_000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a line.")] = False,
 ) -> None:
     """Plan a compiled model for a machine.
 
@@ -54,11 +55,17 @@ def plan(
     """
     from pfvm.runtime.synthesis import parse_shapes
 
+    from .console import print_json
+
     given = {name: value for name, value in locals().items() if name in _OPTIONS}
     given |= {"shapes": parse_shapes(shape), "dtypes": _dtypes(dtype)}
     start = time.perf_counter()
     planned = _planned(model, output, given)
-    _print(planned, output, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    if as_json:
+        print_json({"written": str(output), "nodes": len(planned.model.graph), "seconds": seconds, **planned.report})
+    else:
+        _print(planned, output, seconds)
 
 
 _OPTIONS = frozenset(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from .console import err, human_bytes, out
+from .console import err, human_bytes, out, print_json
 
 if TYPE_CHECKING:
     from pfvm.compiler.driver import CompileResult
@@ -12,23 +13,48 @@ if TYPE_CHECKING:
     from .check import Report
 
 
-def print_compiled(result: CompileResult, seconds: float, written: str) -> None:
-    """One line on stderr: nodes and bytes before → after, seconds, where it went."""
+def print_compiled(result: CompileResult, seconds: float, written: Sequence[str], as_json: bool = False) -> None:
+    """One line on stderr: nodes and bytes before → after, seconds, where it went. Or passes.json with "written"."""
     summary = result.summary()
+    if as_json:
+        print_json({**summary, "seconds": seconds, "written": list(written)})
+        return
     nodes, size = summary["nodes"], summary["bytes"]
     parts = []
     if nodes is not None:
         parts = [f"{nodes[0]} → {nodes[1]} nodes", f"{human_bytes(size[0])} → {human_bytes(size[1])} of constants"]
-    parts += [f"{seconds:.2f} s", written]
+    parts += [f"{seconds:.2f} s", ", ".join(written) or "not written"]
     err().print(", ".join(parts), soft_wrap=True)
 
 
-def print_check(report: Report) -> None:
-    """The verdict first, then what supports it; warnings on stderr."""
+def print_check(report: Report, as_json: bool = False) -> None:
+    """The verdict first, then what supports it; warnings on stderr, or in the JSON."""
+    if as_json:
+        print_json(check_json(report))
+        return
     for line in check_lines(report):
         out().print(line, soft_wrap=True)
     for warning in report.warnings:
         err().print(f"warning: {warning}", soft_wrap=True)
+
+
+def check_json(report: Report) -> dict[str, Any]:
+    """A report as --json prints it. "case" and "difference" are of the first output that differs, else null."""
+    found = report.difference
+    return {
+        "equal": report.equal,
+        "signature": report.signature,
+        "case": report.case if found is not None else None,
+        "output": None if found is None else found.name,
+        "difference": None if found is None else found.reason,
+        "node": report.node,
+        "node_note": report.node_note or None,
+        "stages": report.stages,
+        "engines": [report.engine_a, report.engine_b],
+        "cases": report.cases,
+        "tolerance": {"rtol": report.tolerance.rtol, "atol": report.tolerance.atol},
+        "warnings": report.warnings,
+    }
 
 
 def check_lines(report: Report) -> list[str]:

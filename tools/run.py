@@ -13,7 +13,7 @@ from pfvm.errors import OptionError
 from pfvm.runtime.device import load_executable
 from pfvm.runtime.synthesis import parse_shapes, workable
 
-from .console import err, out, table
+from .console import err, out, print_json, table
 from .npz import read_npz, write_npz
 
 
@@ -26,9 +26,11 @@ def run(
     shapes: Sequence[str],
     options: Mapping[str, Any],
     buckets: Sequence[str] = (),
+    as_json: bool = False,
 ) -> None:
-    """Prints one line per output. `options` are those of `pfvm.load`; None stands for one that was not given.
+    """Prints one line per output, or JSON (see `_report`).
 
+    `options` are those of `pfvm.load`; None stands for one that was not given.
     Raises the errors of `pfvm.load` and of the call.
     """
     wanted = parse_shapes(shapes)
@@ -43,10 +45,32 @@ def run(
     seconds = time.perf_counter() - start
     if outputs is not None:
         write_npz(outputs, results)
+    if as_json:
+        print_json(_report(executable, device, seconds, feeds, results))
+        return
     _print_inputs(feeds, f"made up, seed {seed}" if inputs is None else str(inputs), device, seconds)
     for line in compiled_lines(executable):
         err().print(line)
     _print_outputs(results)
+
+
+def _report(
+    executable: Any, device: str, seconds: float, feeds: Mapping[str, Any], results: Mapping[str, Any]
+) -> dict[str, Any]:
+    """{"device", "seconds" of the call, "compilations" (None where nothing is compiled), "inputs" and "outputs":
+    {name: {"type": "float32[1,3]", "values": up to eight of them or their range, mean and NaN, as text}}}.
+    """
+
+    def described(values: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+        return {name: {"type": kind(value), "values": summary(value)} for name, value in values.items()}
+
+    return {
+        "device": device,
+        "seconds": seconds,
+        "compilations": getattr(executable, "compilations", None),
+        "inputs": described(feeds),
+        "outputs": described(results),
+    }
 
 
 def parse_buckets(texts: Sequence[str]) -> dict[str, list[int]]:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 import jax
 import jaxlib
 from jax.experimental import serialize_executable
+from pfvm.runtime.cache_folder import cache_folder
 
 logger = logging.getLogger(__name__)
 
@@ -143,10 +144,8 @@ def compile_cached(
 
 def configured_cache() -> ExecutableCache | None:
     """The cache that the environment asks for; None where it is off."""
-    setting = os.environ.get("PFVM_CACHE", "")
-    if setting.lower() in ("off", "0"):
-        return None
-    return ExecutableCache(pathlib.Path(setting) if setting else _user_folder())
+    folder = cache_folder()
+    return None if folder is None else ExecutableCache(folder)
 
 
 def executable_key(lowered: jax.stages.Lowered, device: jax.Device, setting: str = "") -> str:
@@ -182,14 +181,6 @@ def _cpu() -> str:
         lines = []
     telling = [line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))]
     return "\n".join([platform.machine(), platform.processor(), *dict.fromkeys(telling)])
-
-
-def _user_folder() -> pathlib.Path:
-    if sys.platform == "darwin":
-        return pathlib.Path.home() / "Library" / "Caches" / "pfvm"
-    if sys.platform == "win32":
-        return pathlib.Path(os.environ.get("LOCALAPPDATA") or pathlib.Path.home()) / "pfvm" / "cache"
-    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "pfvm"
 
 
 def _is_ours(status: os.stat_result) -> bool:

@@ -11,6 +11,7 @@ from pfvm.errors import PfvmError
 from .rewriter import Rewriter
 from .view import constant_tensor, renamed
 
+RULE = "constant"
 Evaluate = Callable[[ir.Model, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 """Runs a model without optimizations; handed in by the runtime, so that folding uses the engine that runs."""
 
@@ -40,7 +41,7 @@ def evaluate_constants(
             try:
                 results.update(_evaluate(rw, root, [node], outputs, have, evaluate))
             except PfvmError:
-                rw.reject("fold-constants", f"{node.op_type} cannot be evaluated")
+                rw.reject(RULE, f"{node.op_type} cannot be evaluated", node)
         return results
 
 

@@ -23,6 +23,13 @@ def same_dim(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
     return a.value is not None and a.value == b.value
 
 
+def may_be_same(a: Dims | None, b: Dims | None) -> bool:
+    """Whether two shapes could be equal in some run, as far as is known: worth a word where that is not proved."""
+    if a is None or b is None:
+        return a is not b
+    return len(a) == len(b) and not any(isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b))
+
+
 def static_shape(value: ir.Value) -> tuple[int, ...] | None:
     """Shape as ints when every dim is known."""
     if value.shape is None or not all(isinstance(d, int) for d in value.shape):

@@ -45,11 +45,16 @@ def narrower_operand(node: ir.Node, rw: Rewriter) -> bool:
     shape = node.outputs[0].shape
     full = [value is not None and same_dims(value.shape, shape) for value in node.inputs]
     for i, value in enumerate(node.inputs):
-        if value is None or not any(full[:i] + full[i + 1 :]):
-            continue
         expand = rw.producer(value, "Expand")
+        if value is None or not any(full[:i] + full[i + 1 :]):
+            if expand is not None:
+                rw.reject("narrower_operand", "no other operand is proved to have the shape of the result")
+            continue
         source = expand.inputs[0] if expand is not None else _number(value, full[i], node, rw)
-        if source is None or source.shape is None or shape is None or len(source.shape) > len(shape):
+        if source is None:
+            continue
+        if source.shape is None or shape is None or len(source.shape) > len(shape):
+            rw.reject("narrower_operand", "what is expanded has no known rank, or a higher one")
             continue
         rw.set_input(node, i, source)
         return True

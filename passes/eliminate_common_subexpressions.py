@@ -54,6 +54,8 @@ def _visit(graph: ir.Graph, rw: Rewriter, seen: ChainMap[Key, ir.Node], tensors:
             copy = rw.op("Identity", first.outputs[0], at=node)
             rw.replace(node, copy.outputs[0])
             rw.matched("common node")
+        else:
+            rw.reject("common node", "an output of the graph keeps a value of its own", node)
 
 
 def _merge_initializer(value: ir.Value, rw: Rewriter, tensors: ChainMap[Key, ir.Value]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from . import numpy_ops
-from .constant_subgraph import Evaluate, evaluate_constants
+from .constant_subgraph import RULE, Evaluate, evaluate_constants
 from .dims import Dims, same_dim, static_shape
 from .effects import Effect, bodies
 from .rewriter import Rewriter
@@ -87,12 +87,13 @@ def _fold_reshape_targets(rw: Rewriter) -> None:
             dims = rw.shapes.contents(target)
             array = None if dims is None else _reshape_target(dims, node.inputs[0], node)
             if array is None:
+                rw.reject("computed Reshape target", "more of its dims are unknown than a target can leave open", node)
                 continue
             rw.set_input(node, 1, rw.constant(array, f"{target.name}_static", node))
-            rw.matched("computed Reshape target")
             producer = target.producer()
             if producer is not None and rw.is_dead(producer):
                 rw.erase(producer)
+            rw.matched("computed Reshape target")
 
 
 def _reshape_target(dims: Dims, source: ir.Value | None, node: ir.Node) -> np.ndarray | None:
@@ -122,27 +123,37 @@ def _foldable(rw: Rewriter, with_floats: bool) -> list[ir.Node]:
     ready: set[ir.Value] = set()
     for graph in rw.scopes():
         for node in graph:
-            if _may_fold(rw, node) and all(
+            if node.op_type == "Constant" or not all(
                 v is None or v in ready or constant_tensor(v) is not None for v in node.inputs
             ):
-                exact = _exact(node)
-                if exact or with_floats:
-                    found.append(node)
-                    ready.update(node.outputs)
+                continue
+            why = _obstacle(rw, node) or ("" if with_floats or _exact(node) else "there is no engine to compute it")
+            if why:
+                rw.reject(RULE, why, node)
+            else:
+                found.append(node)
+                ready.update(node.outputs)
     return found
 
 
-def _may_fold(rw: Rewriter, node: ir.Node) -> bool:
-    if not rw.is_standard(node) or node.op_type == "Constant" or node.op_type in _QUANTIZATION or bodies(node):
-        return False
-    if any(attr.is_ref() for attr in node.attributes.values()) or rw.effect(node) is not Effect.PURE:
-        return False
-    for out in node.outputs:
-        if out.name and (not isinstance(out.type, ir.TensorType) or out.dtype in (None, ir.DataType.STRING)):
-            return False
-        if math.inf > _bytes(out) > _LARGEST_RESULT:
-            return False
-    return all(v is None or (isinstance(v.type, ir.TensorType) and v.dtype != ir.DataType.STRING) for v in node.inputs)
+def _obstacle(rw: Rewriter, node: ir.Node) -> str:
+    """Why a node of constant inputs cannot be folded; empty when it can."""
+    if node.op_type in _QUANTIZATION:
+        return "quantized weights stay quantized"
+    if rw.effect(node) is not Effect.PURE:
+        return "it draws numbers, is in training mode, or nobody described it"
+    if not rw.is_standard(node) or bodies(node):
+        return "it is a function or operator of another domain, or has a body"
+    if any(attr.is_ref() for attr in node.attributes.values()):
+        return "an attribute is a parameter of the function"
+    values = [v for v in node.inputs if v is not None] + [out for out in node.outputs if out.name]
+    if any(not isinstance(v.type, ir.TensorType) or v.dtype == ir.DataType.STRING for v in values):
+        return "strings, sequences and what has no known type stay"
+    if any(out.dtype is None for out in node.outputs if out.name):
+        return "its type is not known"
+    if any(math.inf > _bytes(out) > _LARGEST_RESULT for out in node.outputs):
+        return "the result is too large to compute here"
+    return ""
 
 
 def _exact(node: ir.Node) -> bool:
@@ -172,11 +183,11 @@ def _fold(rw: Rewriter, root: ir.Graph, nodes: list[ir.Node], evaluate: Evaluate
         if node not in chosen or node.graph is None or not wanted or not all(out in known for out in wanted):
             continue
         if not all(known[out].dtype == out.dtype.numpy() for out in wanted if out.dtype is not None):
-            rw.reject("fold-constants", "the evaluated type differs from the inferred one")
+            rw.reject(RULE, "the evaluated type differs from the inferred one", node)
         elif any(_bytes(out) == math.inf and known[out].nbytes > reclaimed[out] + slack for out in wanted):
-            rw.reject("fold-constants", "the result would grow the model")
+            rw.reject(RULE, "the result would grow the model", node)
         elif not _charge(rw, sum(known[out].nbytes - reclaimed[out] for out in wanted), limits.max_growth):
-            rw.reject("fold-constants", "all results together would grow the model by more than max_growth")
+            rw.reject(RULE, "all results together would grow the model by more than max_growth", node)
         else:
             _replace(rw, node, *[known.get(out) for out in node.outputs])
 
@@ -201,7 +212,7 @@ def _within_budget(rw: Rewriter, nodes: list[ir.Node], reclaimed: Mapping[ir.Val
     for node in reversed(nodes):
         for out in node.outputs:
             if math.inf > _bytes(out) > reclaimed[out] + slack and _read_outside(out, chosen):
-                rw.reject("fold-constants", "the result would grow the model")
+                rw.reject(RULE, "the result would grow the model", node)
                 chosen.discard(node)
     return chosen
 
@@ -257,13 +268,14 @@ def _replace(rw: Rewriter, node: ir.Node, *arrays: np.ndarray | None) -> None:
     if any(out.is_graph_output() for out in node.outputs):
         assert node.graph is not None
         if node.graph is not rw.model.graph or rw.model.ir_version < 4:
+            rw.reject(RULE, "a body or a function must compute what it hands out", node)
             return
     values = [
         None if array is None or not (out.uses() or out.is_graph_output()) else _constant(rw, array, out, node)
         for out, array in zip(node.outputs, arrays)
     ]
     rw.replace(node, *values)
-    rw.matched("constant")
+    rw.matched(RULE)
 
 
 def _constant(rw: Rewriter, array: np.ndarray, out: ir.Value, node: ir.Node) -> ir.Value:

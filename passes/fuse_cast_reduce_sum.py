@@ -49,7 +49,7 @@ def cast_reduce_sum(node: ir.Node, rw: Rewriter) -> bool:
     params = {name: view.attr(name) for name in _attributes(opset, node)}
     axes = view.at(1)
     if RUNTIME in params.values():
-        return False
+        return rw.reject("cast_reduce_sum", "an attribute is a parameter of the function")
     function = _function(opset, tuple(params), axes is not None)
     rw.add_function(function, node)
     fused = rw.op(

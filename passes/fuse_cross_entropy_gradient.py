@@ -36,11 +36,13 @@ def softmax_less_labels(node: ir.Node, rw: Rewriter) -> bool:
     """Sub(m, Mul(p, ReduceSum(m))) with m = Mul(ScatterElements(0, t, −1), w) → ScatterElements(Mul(p, w), t, −w)."""
     rule = "softmax_less_labels"
     weighted, product = rw.producer(node.inputs[0], "Mul"), rw.producer(node.inputs[1], "Mul")
-    if weighted is None or product is None or (rw.opset(node) or 0) < 16:
+    if weighted is None or product is None:
         return False
     found = _sum_and_other(product, node.inputs[0], rw)
     if found is None:
         return False
+    if (rw.opset(node) or 0) < 16:
+        return rw.reject(rule, "before opset 16, ScatterElements cannot add")
     total, probabilities = found
     for hot, weight in (weighted.inputs, reversed(weighted.inputs)):
         scatter = rw.producer(hot, "ScatterElements")

@@ -38,10 +38,13 @@ class FuseGemmSum:
 def sum_of_products(node: ir.Node, rw: Rewriter) -> bool:
     """Add(Gemm(a, b), Gemm(c, d)) → Gemm(a, b, Gemm(c, d))."""
     for term, other in (node.inputs[::-1], node.inputs):
-        found = product(term, node, rw)
-        if found is None or other is None or not same_dims(other.shape, node.outputs[0].shape):
-            continue
         if rw.producer(other, "Gemm") is None and not is_matrix_product(rw.producer(other, "MatMul")):
+            continue
+        found = product(term, node, rw, "sum_of_products")
+        if found is None or other is None:
+            continue
+        if not same_dims(other.shape, node.outputs[0].shape):
+            rw.reject("sum_of_products", "the two products are not proved to have one shape")
             continue
         a, b, params = found
         rw.replace(node, rw.op("Gemm", a, b, other, at=node, **params).outputs[0])
@@ -59,8 +62,10 @@ def plus_scaled_product(node: ir.Node, rw: Rewriter) -> bool:
         if not same_dims(weight.shape, node.outputs[0].shape):
             continue
         for term, scale in (mul.inputs, mul.inputs[::-1]):
-            found = product(term, node, rw)
-            if found is None or scale is None or not _is_number(scale):
+            if scale is None or not _is_number(scale):
+                continue
+            found = product(term, node, rw, "plus_scaled_product")
+            if found is None:
                 continue
             a, b, params = found
             sizes = [_size(a), _size(b), _size(node.outputs[0])]

@@ -34,7 +34,7 @@ class FuseMatmulBias:
 def product_and_bias(node: ir.Node, rw: Rewriter) -> bool:
     """Add(MatMul(a, b), c), or Add(Gemm(a, b), c) → Gemm(a, b, c)."""
     for term, bias in (node.inputs, node.inputs[::-1]):
-        found = product(term, node, rw)
+        found = product(term, node, rw, "product_and_bias")
         if found is None or term is None or bias is None:
             continue
         a, b, params = found
@@ -42,7 +42,9 @@ def product_and_bias(node: ir.Node, rw: Rewriter) -> bool:
             rw.reject("product_and_bias", "what is added is not proved to broadcast to the product")
             continue
         if params and same_dims(bias.shape, term.shape):
-            continue  # the sum of two matrices may be an optimizer's, which fuse-optimizer-update sees better whole
+            # fuse-optimizer-update sees that better whole
+            rw.reject("product_and_bias", "the sum of two matrices may be an optimizer's")
+            continue
         new = rw.op("Gemm", a, b, bias, at=node, **params)
         inherit(new, term.producer())  # type: ignore[arg-type] # a product has one
         rw.replace(node, new.outputs[0])

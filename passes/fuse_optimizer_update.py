@@ -15,6 +15,7 @@ from .effects import Effect
 from .rewriter import SEALED_DOMAIN, Rewriter
 from .view import constant_tensor
 
+_RULE = "update"
 _MANIFEST = "pfvm.state"  # written by the compiler's signature module: which output updates which input
 _ELEMENTWISE = frozenset(
     {
@@ -75,7 +76,7 @@ class FuseOptimizerUpdate:
             region = _region(parameter, new, updates, order, rw)
             if region is not None:
                 _fuse(region, forms, rw)
-                rw.matched("update")
+                rw.matched(_RULE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +121,11 @@ def _region(
 ) -> _Region | None:
     """The nodes to fuse for one parameter; None where the new value is not an elementwise function of the old."""
     root = new.producer()
-    if root is None or not _elementwise(root, parameter, rw):
+    if root is None:
+        return None
+    if not _elementwise(root, parameter, rw):
+        if root.domain != SEALED_DOMAIN:
+            rw.reject(_RULE, "the new value is not computed elementwise", root)
         return None
     closed = _closed(root, parameter, updates, rw)
     nodes = sorted(closed, key=lambda node: order.get(node, -1))
@@ -130,7 +135,11 @@ def _region(
             own.add(node)
     gradient, scaling = _gradient(own, closed, parameter, updates, order)
     chosen = [node for node in nodes if node in own or node in scaling]
-    if root not in own or len(chosen) < 2 or gradient is None:
+    if root not in own or len(chosen) < 2:
+        rw.reject(_RULE, "the new value depends on the old one in less than two elementwise steps", root)
+        return None
+    if gradient is None:
+        rw.reject(_RULE, "it reads more than one tensor that could be the gradient", root)
         return None
     return _interface(chosen, parameter, new, gradient, updates)
 

@@ -48,7 +48,7 @@ def relu_gradient(node: ir.Node, rw: Rewriter) -> bool:
     if len(condition.uses()) > 1 or condition.is_graph_output() or rw.in_function(node) or off.graph is not node.graph:
         return rw.reject("relu_gradient", "the mask is needed elsewhere, or this is a function")
     if y is None or y.dtype is None or y.dtype != gradient.dtype or not y.dtype.is_floating_point():
-        return False
+        return rw.reject("relu_gradient", "not floating point of one type")
     function = _function(rw.opset(node) or 0, y.dtype)
     rw.add_function(function, node)
     call = rw.op(function.name, y, gradient, at=node, domain=SEALED_DOMAIN)

@@ -34,15 +34,17 @@ def softmax(node: ir.Node, rw: Rewriter) -> bool:
     """Div(Exp(Sub(x, ReduceMax(x))), ReduceSum(Exp(…))) → Softmax(x)."""
     powers, total = node.inputs
     exp, addition = rw.producer(powers, "Exp"), rw.producer(total, "ReduceSum")
-    if exp is None or addition is None or addition.inputs[0] is not powers or (rw.opset(node) or 0) < 13:
+    if exp is None or addition is None or addition.inputs[0] is not powers:
         return False
+    if (rw.opset(node) or 0) < 13:
+        return rw.reject("softmax", "before opset 13, Softmax flattens")
     difference = rw.producer(exp.inputs[0], "Sub")
     largest = rw.producer(difference.inputs[1], "ReduceMax") if difference is not None else None
     if difference is None or largest is None or largest.inputs[0] is not difference.inputs[0]:
         return rw.reject("softmax", "the maximum is not subtracted")
     source = difference.inputs[0]
     if source is None or source.shape is None or source.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
-        return False
+        return rw.reject("softmax", "not float or double of known rank")
     rank = len(source.shape)
     axes = [_axis(each, rank, rw) for each in (addition, largest)]
     if axes[0] is None or axes[0] != axes[1]:

@@ -34,6 +34,7 @@ class HoistLoopInvariants:
                     _hoist(form, rw)
 
 
+_RULE = "loop invariant"
 _UNARY = """Abs Neg Exp Sigmoid Tanh Relu Erf Cos Sin Softplus LeakyRelu Elu Floor Ceil Round Not Identity Transpose
 Shape Size Sqrt Log Reciprocal"""
 _TOTAL = frozenset(_UNARY.split())
@@ -44,20 +45,33 @@ _BROADCASTING = frozenset(_BROADCASTING_OPS.split())
 def _hoist(form: LoopForm, rw: Rewriter) -> None:
     trips = trip_count(form, rw)
     for node in list(form.body):
-        if _invariant(node, form.body, rw) and ((trips or 0) > 0 or _cannot_fail(node, rw)):
+        if not _invariant(node, form.body):
+            continue
+        if not (why := _obstacle(node, trips or 0, rw)):
             _move(node, form, rw)
-            rw.matched("loop invariant")
+            rw.matched(_RULE)
+        else:
+            rw.reject(_RULE, why, node)
 
 
-def _invariant(node: ir.Node, body: ir.Graph, rw: Rewriter) -> bool:
-    if node.op_type == "Constant" or bodies(node) or rw.effect(node) is not Effect.PURE:
-        return False
-    if any(out.is_graph_output() for out in node.outputs):
-        return False
+def _invariant(node: ir.Node, body: ir.Graph) -> bool:
     values = [value for value in node.inputs if value is not None]
     if all(constant_tensor(value) is not None for value in values):
         return False  # folding's, or too large to store
     return all(_outer(value, body) for value in values)
+
+
+def _obstacle(node: ir.Node, trips: int, rw: Rewriter) -> str:
+    """Why a node that computes the same every time cannot move; empty when it can."""
+    if rw.effect(node) is not Effect.PURE:
+        return "it draws numbers, or nobody described it"
+    if bodies(node):
+        return "it has a body of its own"
+    if any(out.is_graph_output() for out in node.outputs):
+        return "the body hands it out"
+    if not trips and not _cannot_fail(node, rw):
+        return "it might fail, and the body may not run at all"
+    return ""
 
 
 def _outer(value: ir.Value, body: ir.Graph) -> bool:

@@ -12,6 +12,8 @@ from .effects import callees_first
 from .rewriter import SEALED_DOMAIN, Rewriter, inherit
 from .view import constant_tensor
 
+_RULE = "inlined call"
+
 
 @dataclasses.dataclass(frozen=True)
 class InlineFunctions:
@@ -37,12 +39,15 @@ class InlineFunctions:
 def _inline(call: ir.Node, rw: Rewriter) -> None:
     """Replace a call by the body's one node."""
     function = rw.model.functions.get(call.op_identifier())
-    if function is None or function.domain == SEALED_DOMAIN or len(function) != 1:
+    if function is None or function.domain == SEALED_DOMAIN:
+        return
+    if len(function) != 1:
+        rw.reject(_RULE, "its body is not a single node, and every pass works inside it as well", call)
         return
     body = function[0]
     reason = _obstacle(body, function, call, rw)
     if reason:
-        rw.reject("inline-functions", reason)
+        rw.reject(_RULE, reason, call)
         return
     if body.op_type == "Constant" and rw.is_standard(body):
         _inline_constant(body, call, rw)
@@ -50,7 +55,7 @@ def _inline(call: ir.Node, rw: Rewriter) -> None:
     formal = dict(zip(function.inputs, [*call.inputs, *[None] * len(function.inputs)]))
     attributes = _bind(body, function, call)
     if attributes is None:
-        rw.reject("inline-functions", "the call hands on a parameter of the enclosing function")
+        rw.reject(_RULE, "the call hands on a parameter of the enclosing function", call)
         return
     assert call.graph is not None
     rw.root(call.graph).opset_imports.setdefault(body.domain, function.opset_imports.get(body.domain, 1))
@@ -70,7 +75,7 @@ def _inline(call: ir.Node, rw: Rewriter) -> None:
             new.name = ""
     position = {value: i for i, value in enumerate(body.outputs)}
     rw.replace(call, *[node.outputs[position[out]] for out in list(function.outputs)[: len(call.outputs)]])
-    rw.matched("inlined call")
+    rw.matched(_RULE)
 
 
 def _obstacle(body: ir.Node, function: ir.Function, call: ir.Node, rw: Rewriter) -> str:
@@ -89,10 +94,10 @@ def _obstacle(body: ir.Node, function: ir.Function, call: ir.Node, rw: Rewriter)
 def _inline_constant(body: ir.Node, call: ir.Node, rw: Rewriter) -> None:
     tensor, out = constant_tensor(body.outputs[0]), call.outputs[0]
     if tensor is None or out.is_graph_output():
-        rw.reject("inline-functions", "a constant cannot take the call's place")
+        rw.reject(_RULE, "a constant cannot take the call's place", call)
         return
     rw.replace(call, rw.constant(tensor.numpy(), str(out.name), call))
-    rw.matched("inlined call")
+    rw.matched(_RULE)
 
 
 def _same_operator(body: ir.Node, function: ir.Function, call: ir.Node, rw: Rewriter) -> bool:

@@ -39,11 +39,12 @@ class Journal:
         groups, erased = self.provenance.settle(rule)
         self.trace.rewritten(rule, self.node, groups, erased)
 
-    def reject(self, rule: str, why: str, node: ir.Node | None = None) -> bool:
+    def reject(self, rule: str, why: str, *nodes: ir.Node) -> bool:
         """Count why a rule that looked applicable was not applied; returns False, for `return rw.reject(…)`.
 
-        `node` is that at which it was tried; it need not be given by rules of `apply_rules`.
+        `nodes` are those at which it was tried; rules that `apply_rules` tries need not say so.
         """
         self.rejections[rule, why] += 1
-        self.trace.rejected(rule, why, node or self.node)
+        for node in nodes or (self.node,):
+            self.trace.rejected(rule, why, node)
         return False

@@ -29,20 +29,33 @@ def is_matrix_product(node: ir.Node | None) -> bool:
     )
 
 
-def product(value: ir.Value | None, reader: ir.Node, rw: Rewriter) -> tuple[ir.Value, ir.Value, dict[str, Any]] | None:
-    """Operands and attributes of the Gemm without C, or the MatMul of matrices, that only `reader` needs."""
-    if not read_once(value, reader):
-        return None
+Product = tuple[ir.Value, ir.Value, dict[str, Any]]
+
+
+def product(value: ir.Value | None, reader: ir.Node, rw: Rewriter, rule: str) -> Product | None:
+    """Operands and attributes of the Gemm without C, or the MatMul of matrices, that only `reader` needs.
+
+    Of another product, `rule` is rejected with the reason.
+    """
     node = rw.producer(value, "Gemm") or rw.producer(value, "MatMul")
-    if node is None or (rw.opset(node) or 0) < 7:  # before 7, C broadcasts by an attribute
+    if node is None or node.inputs[0] is None or node.inputs[1] is None:
         return None
-    a, b = node.inputs[:2]
-    if a is None or b is None:
+    why, params = _obstacle(node, reader, rw), dict[str, Any]()
+    if not why and node.op_type == "Gemm":
+        view = rw.view(node)
+        params = {name: view.attr(name) for name in ("alpha", "transA", "transB")}
+        if view.at(2) is not None or RUNTIME in params.values() or set(node.attributes) - {*params, "beta"}:
+            why = "the Gemm adds something already, or an attribute is a parameter of the function"
+    if why:
+        rw.reject(rule, why)
         return None
-    if node.op_type == "MatMul":
-        return (a, b, {}) if is_matrix_product(node) else None
-    view = rw.view(node)
-    params = {name: view.attr(name) for name in ("alpha", "transA", "transB")}
-    if view.at(2) is not None or RUNTIME in params.values() or set(node.attributes) - {*params, "beta"}:
-        return None
-    return (a, b, params) if a.dtype in _FLOATS else None
+    return node.inputs[0], node.inputs[1], params
+
+
+def _obstacle(node: ir.Node, reader: ir.Node, rw: Rewriter) -> str:
+    if not read_once(node.outputs[0], reader):
+        return "the product is needed elsewhere"
+    if (rw.opset(node) or 0) < 7:
+        return "before opset 7, C broadcasts by an attribute"
+    matrices = is_matrix_product(node) if node.op_type == "MatMul" else node.inputs[0].dtype in _FLOATS  # type: ignore[union-attr]
+    return "" if matrices else "it is not proved to be a product of two matrices of float or double"

@@ -56,26 +56,28 @@ _REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"
 @rule("Reshape", "Squeeze", "Unsqueeze")
 def reduction_drops_dims(node: ir.Node, rw: Rewriter) -> bool:
     """Reshape or Squeeze of a reduction that kept its dims of size 1, to its shape without them → keepdims=0."""
-    return _change_keepdims(node, rw, 1)
+    return _change_keepdims(node, rw, 1, "reduction_drops_dims")
 
 
 @rule("Reshape", "Squeeze", "Unsqueeze")
 def reduction_keeps_dims(node: ir.Node, rw: Rewriter) -> bool:
     """Reshape or Unsqueeze of a reduction that dropped its dims, to its shape with them → keepdims=1."""
-    return _change_keepdims(node, rw, 0)
+    return _change_keepdims(node, rw, 0, "reduction_keeps_dims")
 
 
-def _change_keepdims(node: ir.Node, rw: Rewriter, keepdims: int) -> bool:
+def _change_keepdims(node: ir.Node, rw: Rewriter, keepdims: int, rule: str) -> bool:
     total, out = node.inputs[0], node.outputs[0]
     reduction = total.producer() if total is not None else None
     if total is None or reduction is None or reduction.op_type not in _REDUCTIONS or not rw.is_standard(reduction):
         return False
     source, view = reduction.inputs[0], rw.view(reduction)
-    if len(total.uses()) > 1 or total.is_graph_output() or source is None or source.shape is None:
+    if view.attr("keepdims") != keepdims or source is None:
         return False
+    if len(total.uses()) > 1 or total.is_graph_output() or reduction.graph is not node.graph:
+        return rw.reject(rule, "the reduction is needed elsewhere, or in another graph")
     axes = view.ints("axes")
-    if view.attr("keepdims") != keepdims or axes is RUNTIME or reduction.graph is not node.graph:
-        return False
+    if axes is RUNTIME or source.shape is None:
+        return rw.reject(rule, "the axes or the rank are not known")
     rank = len(source.shape)
     if not axes:
         if "noop_with_empty_axes" in reduction.attributes:
@@ -87,7 +89,7 @@ def _change_keepdims(node: ir.Node, rw: Rewriter, keepdims: int) -> bool:
     else:
         expected = [1 if i in dropped else dim for i, dim in enumerate(source.shape)]
     if out.shape is None or not same_dims(ir.Shape(expected), out.shape):
-        return False
+        return rw.reject(rule, "the result is not proved to have the shape that the reduction would give")
     kept = [attr for name, attr in reduction.attributes.items() if name != "keepdims"]
     fused = rw.op(reduction.op_type, *reduction.inputs, at=node, attributes=kept, keepdims=1 - keepdims)
     inherit(fused, reduction)
@@ -126,22 +128,24 @@ def _target(dims: Dims | None) -> np.ndarray | None:
 @rule("Unsqueeze")
 def unsqueeze_twice(node: ir.Node, rw: Rewriter) -> bool:
     """Unsqueeze(Unsqueeze(x)) → Unsqueeze(x)."""
-    return _merge_axes(node, rw, "Unsqueeze")
+    return _merge_axes(node, rw, "Unsqueeze", "unsqueeze_twice")
 
 
 @rule("Squeeze")
 def squeeze_twice(node: ir.Node, rw: Rewriter) -> bool:
     """Squeeze(Squeeze(x)) → Squeeze(x)."""
-    return _merge_axes(node, rw, "Squeeze")
+    return _merge_axes(node, rw, "Squeeze", "squeeze_twice")
 
 
-def _merge_axes(node: ir.Node, rw: Rewriter, op_type: str) -> bool:
+def _merge_axes(node: ir.Node, rw: Rewriter, op_type: str, rule: str) -> bool:
     first = rw.producer(node.inputs[0], op_type)
-    if first is None or first.inputs[0] is None or first.inputs[0].shape is None:
+    if first is None or first.inputs[0] is None:
         return False
+    if first.inputs[0].shape is None:
+        return rw.reject(rule, "the rank is not known")
     axes, inner_axes, rank = rw.view(node).ints("axes"), rw.view(first).ints("axes"), len(first.inputs[0].shape)
     if not isinstance(axes, tuple) or not isinstance(inner_axes, tuple):
-        return False
+        return rw.reject(rule, "the axes are not constant")
     if op_type == "Unsqueeze":
         middle = rank + len(inner_axes)
         whole = middle + len(axes)
@@ -160,9 +164,11 @@ def _merge_axes(node: ir.Node, rw: Rewriter, op_type: str) -> bool:
 def view_of_view(node: ir.Node, rw: Rewriter) -> bool:
     """Squeeze, Unsqueeze or Flatten of another view that nobody else reads → one Reshape."""
     inner = _inner(node, rw)
-    if inner is None or (rw.opset(node) or 0) < 5 or len(inner.outputs[0].uses()) > 1:
+    if inner is None or (rw.opset(node) or 0) < 5:
         return False
-    return not inner.outputs[0].is_graph_output() and _reshape(node, inner, rw, "view_of_view")
+    if len(inner.outputs[0].uses()) > 1 or inner.outputs[0].is_graph_output():
+        return rw.reject("view_of_view", "the view in between is needed elsewhere")
+    return _reshape(node, inner, rw, "view_of_view")
 
 
 @rule("Transpose")
@@ -173,7 +179,7 @@ def transpose_twice(node: ir.Node, rw: Rewriter) -> bool:
         return False
     perms = [permutation(each, rw) for each in (inner, node)]
     if perms[0] is None or perms[1] is None:
-        return False
+        return rw.reject("transpose_twice", "the order of the axes is not known")
     perm = [perms[0][i] for i in perms[1]]
     source, out = inner.inputs[0], node.outputs[0]
     if perm == sorted(perm) and rw.can_replace(out, source):

@@ -113,13 +113,16 @@ def _candidates(region: dict[ir.Node, Turn], rw: Rewriter) -> list[Perm]:
 
 
 def _improve(region: dict[ir.Node, Turn], rw: Rewriter) -> None:
-    for perm in _candidates(region, rw):
+    perms = _candidates(region, rw)
+    for perm in perms:
         problem = _Problem(region, perm, rw)
         turned = problem.solve()
         if turned:
             _turn(turned, perm, rw)
             rw.matched("turned_region")
             return
+    if perms:
+        rw.reject("turned_region", "no fewer Transposes would be left, nor any of fewer elements", *region)
 
 
 Cost = tuple[int, int]

@@ -56,7 +56,11 @@ def _constant(form: LoopForm, rw: Rewriter) -> list[int]:
             origin = producer.inputs[0] if producer is not None else None
         if origin is formal and sum(out is formal for out in form.body.outputs) <= (following is formal):
             found.append(i)
-    return found if may_replace_outputs(form.node, rw) else []
+    if found and not may_replace_outputs(form.node, rw):
+        why = "before opset 16, a graph output that is a sequence cannot be copied"
+        rw.reject("constant carried value", why, form.node)
+        return []
+    return found
 
 
 def _read_outside(form: LoopForm, i: int, rw: Rewriter) -> None:

@@ -38,9 +38,9 @@ def _branches(node: ir.Node) -> tuple[ir.Graph, ir.Graph] | None:
     return then.as_graph(), other.as_graph()
 
 
-def _inline(node: ir.Node, branch: ir.Graph, rw: Rewriter) -> bool:
+def _inline(node: ir.Node, branch: ir.Graph, rw: Rewriter, rule: str) -> bool:
     if not may_replace_outputs(node, rw):
-        return False
+        return rw.reject(rule, "before opset 16, a graph output that is a sequence cannot be copied")
     replace_outputs(node, splice(branch, node, {}, rw), rw)
     return True
 
@@ -51,7 +51,7 @@ def constant_condition(node: ir.Node, rw: Rewriter) -> bool:
     branches, condition = _branches(node), constant(node.inputs[0])
     if branches is None or condition is None or condition.size != 1:
         return False
-    return _inline(node, branches[0 if condition.reshape(-1)[0] else 1], rw)
+    return _inline(node, branches[0 if condition.reshape(-1)[0] else 1], rw, "constant_condition")
 
 
 @rule("If")
@@ -61,9 +61,11 @@ def equal_branches(node: ir.Node, rw: Rewriter) -> bool:
     if branches is None:
         return False
     keys = [graph_key(branch, rw) for branch in branches]
-    if keys[0] is None or keys[0] != keys[1]:
+    if keys[0] is None or keys[1] is None:
+        return rw.reject("equal_branches", "a branch draws numbers, or holds what cannot be compared")
+    if keys[0] != keys[1]:
         return False
-    return _inline(node, branches[0], rw)
+    return _inline(node, branches[0], rw, "equal_branches")
 
 
 RULES = rules_in(globals())

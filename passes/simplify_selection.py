@@ -31,12 +31,12 @@ class SimplifySelection:
         apply_rules(rw, RULES)
 
 
-def _forward(node: ir.Node, value: ir.Value | None, rw: Rewriter) -> bool:
+def _forward(node: ir.Node, value: ir.Value | None, rw: Rewriter, rule: str) -> bool:
     """Let readers of the node read `value`, if it has the type and shape of the result."""
     out = node.outputs[0]
     if value is None or value.dtype is None or value.dtype != out.dtype or not same_dims(value.shape, out.shape):
-        return False
-    return forward(node, rw, value, "simplify-selection")
+        return rw.reject(rule, "what is chosen is not proved to have the type and shape of the result")
+    return forward(node, rw, value, rule)
 
 
 @rule("Where")
@@ -55,9 +55,9 @@ def where_decided(node: ir.Node, rw: Rewriter) -> bool:
     """Where with a condition that is true, or false, everywhere → that operand; Where(c, a, a) → a."""
     condition, yes, no = node.inputs
     if yes is no:
-        return _forward(node, yes, rw)
+        return _forward(node, yes, rw, "where_decided")
     known = uniform.value(condition, rw)
-    return known is not None and _forward(node, yes if known else no, rw)
+    return known is not None and _forward(node, yes if known else no, rw, "where_decided")
 
 
 @rule("And")
@@ -76,7 +76,12 @@ def and_excluded(node: ir.Node, rw: Rewriter) -> bool:
                 continue
             numbers = constant(equal.inputs[1] if equal.inputs[0] is label else equal.inputs[0])
             known = uniform.value(excluded, rw)
-            if numbers is not None and known is not None and known not in numbers and _forward(node, hot, rw):
+            if (
+                numbers is not None
+                and known is not None
+                and known not in numbers
+                and _forward(node, hot, rw, "and_excluded")
+            ):
                 return True
     return False
 
@@ -98,7 +103,7 @@ def gather_in_order(node: ir.Node, rw: Rewriter) -> bool:
     axis = rw.view(node).attr("axis")
     if not isinstance(axis, int) or not _all_rows(node.inputs[1], data.shape[axis]):
         return False
-    return _forward(node, data, rw)
+    return _forward(node, data, rw, "gather_in_order")
 
 
 @rule("ScatterND")
@@ -113,7 +118,7 @@ def scatter_in_order(node: ir.Node, rw: Rewriter) -> bool:
     known = uniform.value(data, rw)
     if reduction != "none" and not (reduction == "add" and known is not None and known == 0):
         return False
-    return _forward(node, updates, rw)
+    return _forward(node, updates, rw, "scatter_in_order")
 
 
 RULES = rules_in(globals())

@@ -13,6 +13,8 @@ from .loops import LoopForm, loop_form, trip_count
 from .rewriter import Rewriter
 from .splice import body_nodes, may_replace_outputs, replace_outputs, splice
 
+_RULE = "unrolled loop"
+
 
 @dataclasses.dataclass(frozen=True)
 class UnrollLoops:
@@ -32,22 +34,26 @@ class UnrollLoops:
             for node in list(graph):
                 form = loop_form(node, rw) if node.graph is not None and node.op_type == "Loop" else None
                 trips = None if form is None else trip_count(form, rw)
-                if form is not None and trips is not None and self._may_unroll(form, trips, rw):
-                    _unroll(form, trips, rw)
-                    rw.matched("unrolled loop")
+                if form is not None and self._may_unroll(form, trips, rw):
+                    _unroll(form, trips or 0, rw)
+                    rw.matched(_RULE)
 
-    def _may_unroll(self, form: LoopForm, trips: int, rw: Rewriter) -> bool:
+    def _may_unroll(self, form: LoopForm, trips: int | None, rw: Rewriter) -> bool:
         node = form.node
-        if not any(out.uses() or out.is_graph_output() for out in node.outputs) or not may_replace_outputs(node, rw):
+        if not any(out.uses() or out.is_graph_output() for out in node.outputs):
             return False
+        if trips is None:
+            return rw.reject(_RULE, "how often it runs is not known", node)
+        if not may_replace_outputs(node, rw):
+            return rw.reject(_RULE, "before opset 16, a graph output that is a sequence cannot be copied", node)
         if rw.effect(node) is not Effect.PURE:
-            return rw.reject(self.name, "the body draws numbers")
+            return rw.reject(_RULE, "the body draws numbers", node)
         if trips > 1 and trips * body_nodes(node) > self.max_nodes:
-            return rw.reject(self.name, "too many nodes")
+            return rw.reject(_RULE, f"it would make more nodes than max_nodes={self.max_nodes}", node)
         if any(value is None for value in form.initial):
-            return rw.reject(self.name, "a carried value is absent at first")
+            return rw.reject(_RULE, "a carried value is absent at first", node)
         if trips == 0 and form.collected:
-            return rw.reject(self.name, "it collects nothing, of a shape that only the body tells")
+            return rw.reject(_RULE, "it collects nothing, of a shape that only the body tells", node)
         return True
 
 

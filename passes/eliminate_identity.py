@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from .dims import same_dim, same_dims
+from .dims import may_be_same, same_dim, same_dims
 from .numpy_ops import sliced
 from .rewriter import Rewriter
 from .rules import apply_rules, forward, rule, rules_in
@@ -73,7 +73,8 @@ def keeps_shape(node: ir.Node, rw: Rewriter) -> bool:
     """
     source, out = node.inputs[0], node.outputs[0]
     if source is None or not same_dims(source.shape, out.shape):
-        return False
+        possible = source is not None and may_be_same(source.shape, out.shape)
+        return possible and rw.reject("keeps_shape", "the result is not proved to have the shape of the input")
     if node.op_type == "Tile":  # dims of size 0 stay equal under any repeats
         repeats = rw.view(node).param("repeats" if (rw.opset(node) or 0) >= 6 else "tiles")
         if repeats is RUNTIME or repeats is None or not np.all(np.asarray(repeats) == 1) or (rw.opset(node) or 0) < 6:
@@ -93,7 +94,9 @@ def pad_nothing(node: ir.Node, rw: Rewriter) -> bool:
     view = rw.view(node)
     name = "pads" if view.opset >= 2 else "paddings"
     pads = view.ints(name)
-    if pads is None or pads is RUNTIME or any(pads):
+    if pads is RUNTIME:
+        return rw.reject("pad_nothing", "the amounts are only known at run time")
+    if pads is None or any(pads):
         return False
     return forward(node, rw, node.inputs[0], "pad_nothing")
 
@@ -106,8 +109,10 @@ def slice_everything(node: ir.Node, rw: Rewriter) -> bool:
     steps = view.ints("steps") if view.opset >= 10 else None
     axes = view.ints("axes")
     source = node.inputs[0]
-    if starts is None or ends is None or RUNTIME in (starts, ends, steps, axes) or source is None:
+    if starts is None or ends is None or source is None:
         return False
+    if RUNTIME in (starts, ends, steps, axes):
+        return rw.reject("slice_everything", "its bounds are only known at run time")
     if steps is not None and any(s != 1 for s in steps):  # type: ignore[union-attr]
         return False
     for axis, start, end in zip(axes or range(len(starts)), starts, ends):  # type: ignore[arg-type]
@@ -116,7 +121,9 @@ def slice_everything(node: ir.Node, rw: Rewriter) -> bool:
         dim = (
             source.shape[axis] if source.shape is not None and -len(source.shape) <= axis < len(source.shape) else None
         )
-        if not isinstance(dim, int) or len(sliced(dim, start, end, 1)) < dim:
+        if not isinstance(dim, int):
+            return start == 0 and rw.reject("slice_everything", "it is not proved to reach the end")
+        if len(sliced(dim, start, end, 1)) < dim:
             return False
     return forward(node, rw, source, "slice_everything")
 
@@ -131,6 +138,18 @@ def single_operand(node: ir.Node, rw: Rewriter) -> bool:
 def split_in_one(node: ir.Node, rw: Rewriter) -> bool:
     """Split into one part, which is all of it → x."""
     return len(node.outputs) == 1 and forward(node, rw, node.inputs[0], "split_in_one")
+
+
+@rule("Resize", "Upsample")
+def resize_nothing(node: ir.Node, rw: Rewriter) -> bool:
+    """Resize with constant scales of one → x: every form of interpolation hits the elements themselves."""
+    view = rw.view(node)
+    scales = view.param("scales") if view.opset >= 9 else None
+    if not isinstance(scales, np.ndarray) or scales.size == 0 or not np.all(scales == 1):
+        return False
+    if view.opset >= 11 and view.attr("coordinate_transformation_mode") == "tf_crop_and_resize":
+        return False
+    return forward(node, rw, node.inputs[0], "resize_nothing")
 
 
 @rule("Clip")
@@ -176,6 +195,7 @@ def neutral_element(node: ir.Node, rw: Rewriter) -> bool:
         if value.dtype is None or value.dtype != out.dtype:
             continue
         if not (same_dims(value.shape, out.shape) or _cannot_widen(value, array)):
+            rw.reject("neutral_element", "the other operand is not proved to have the shape of the result")
             continue
         if forward(node, rw, value, "neutral_element"):
             return True

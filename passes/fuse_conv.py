@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, rule, rules_in
-from .view import RUNTIME, constant, constant_tensor
+from .view import constant, constant_tensor
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
@@ -20,10 +20,10 @@ _SHARED_BYTES = 4096
 
 @dataclasses.dataclass(frozen=True)
 class FuseConv:
-    """Fold BatchNormalization, a scale, a shift, or zero padding into the Conv or ConvTranspose beside it.
+    """Fold BatchNormalization, a scale or a shift into the Conv or ConvTranspose before it.
 
-    before:  x ─ Pad(0) ─ Conv(W, b) ─ BatchNormalization(s, t, mean, var) ─ Mul(·, k) ─ Add(·, c[C,1,1]) ─ y
-    after:   x ─ Conv(W', b', pads) ─ y
+    before:  x ─ Conv(W, b) ─ BatchNormalization(s, t, mean, var) ─ Mul(·, k) ─ Add(·, c[C,1,1]) ─ y
+    after:   x ─ Conv(W', b') ─ y
 
     Only in inference, with constant weights and statistics, in float and double, and where nobody else reads the
     convolution. The new weights are computed in double and must be finite. The terms of a sum are scaled before they
@@ -39,12 +39,14 @@ class FuseConv:
 @rule("BatchNormalization")
 def normalized(node: ir.Node, rw: Rewriter) -> bool:
     """BatchNormalization(Conv(x)) → Conv(x)."""
-    conv, view = _convolution(node.inputs[0], node, rw), rw.view(node)
+    conv, view = _convolution(node.inputs[0], node, rw, "normalized"), rw.view(node)
     epsilon = view.attr("epsilon")
-    if conv is None or view.used_outputs() != [0] or view.opset < 9 or not isinstance(epsilon, float):
+    if conv is None:
         return False
-    if view.opset >= 14 and view.attr("training_mode") != 0:
-        return False
+    if view.used_outputs() != [0] or (view.opset >= 14 and view.attr("training_mode") != 0):
+        return rw.reject("normalized", "the normalization is in training mode")
+    if view.opset < 9 or not isinstance(epsilon, float):
+        return rw.reject("normalized", "before opset 9, or epsilon is a parameter of the function")
     statistics = [constant(value) for value in node.inputs[1:5]]
     if len(statistics) != 4 or any(array is None or array.ndim != 1 for array in statistics):
         return rw.reject("normalized", "scale, shift, mean or variance is not constant")
@@ -57,7 +59,7 @@ def normalized(node: ir.Node, rw: Rewriter) -> bool:
 @rule("Mul", "Div")
 def scaled(node: ir.Node, rw: Rewriter) -> bool:
     """Conv(x) · k → Conv(x), with one k per channel, or one for all; Conv(x) / k likewise."""
-    found = _convolution_and_numbers(node, rw)
+    found = _convolution_and_numbers(node, rw, "scaled")
     if found is None:
         return False
     conv, numbers = found
@@ -69,62 +71,42 @@ def scaled(node: ir.Node, rw: Rewriter) -> bool:
 @rule("Add", "Sub")
 def shifted(node: ir.Node, rw: Rewriter) -> bool:
     """Conv(x) + k → Conv(x) with a bias; Conv(x) − k likewise."""
-    found = _convolution_and_numbers(node, rw)
+    found = _convolution_and_numbers(node, rw, "shifted")
     if found is None:
         return False
     conv, numbers = found
     return _fold(node, conv, rw, "shifted", None, numbers if node.op_type == "Add" else -numbers)
 
 
-@rule("Conv")
-def padded(node: ir.Node, rw: Rewriter) -> bool:
-    """Conv(Pad(x)) → Conv(x, pads), where Pad adds zeros to spatial dims alone."""
-    pad = rw.producer(node.inputs[0], "Pad")
-    view = rw.view(node)
-    if pad is None or pad.inputs[0] is None or view.attr("auto_pad") not in ("NOTSET", "VALID"):
-        return False
-    inner = rw.view(pad)
-    amounts, mode = inner.ints("pads") if inner.opset >= 2 else None, inner.attr("mode")
-    if not isinstance(amounts, tuple) or mode != "constant" or inner.at(3) is not None or min(amounts) < 0:
-        return False
-    filling = inner.param("constant_value" if inner.opset >= 11 else "value")
-    if filling is RUNTIME or (filling is not None and np.any(np.asarray(filling) != 0)):
-        return rw.reject("padded", "the padding is not zero")
-    rank = len(amounts) // 2
-    if any(amounts[i] for i in (0, 1, rank, rank + 1)):
-        return rw.reject("padded", "batch or channels are padded")
-    own = view.attr("pads")
-    if own is RUNTIME:
-        return False
-    if own is None or view.attr("auto_pad") == "VALID":
-        own = (0,) * (2 * rank - 4)
-    spatial = [a + b for a, b in zip(own, [*amounts[2:rank], *amounts[rank + 2 :]])]
-    kept = [attr for name, attr in node.attributes.items() if name not in ("pads", "auto_pad")]
-    new = rw.op("Conv", pad.inputs[0], *node.inputs[1:], at=node, attributes=kept, pads=spatial)
-    rw.replace(node, new.outputs[0])
-    return True
-
-
-def _convolution(value: ir.Value | None, reader: ir.Node, rw: Rewriter) -> ir.Node | None:
-    """The convolution with constant weights that only `reader` reads."""
-    if value is None or value.dtype not in _FLOATS or value.is_graph_output() or len(value.uses()) != 1:
-        return None
-    node = value.producer()
-    if node is None or node.op_type not in _CONVOLUTIONS or not rw.is_standard(node) or node.graph is not reader.graph:
-        return None
-    if (rw.opset(node) or 0) < 7 or any(attr.is_ref() for attr in node.attributes.values()):
+def _convolution(value: ir.Value | None, reader: ir.Node, rw: Rewriter, rule: str) -> ir.Node | None:
+    """The convolution with constant weights that only `reader` reads; of another one, `rule` is rejected with why."""
+    node = value.producer() if value is not None else None
+    if value is None or node is None or node.op_type not in _CONVOLUTIONS or not rw.is_standard(node):
         return None
     weights = [constant_tensor(each) for each in node.inputs[1:] if each is not None]
-    return node if weights and all(tensor is not None for tensor in weights) else None
+    why = ""
+    if value.dtype not in _FLOATS:
+        why = "not float or double"
+    elif value.is_graph_output() or len(value.uses()) != 1 or node.graph is not reader.graph:
+        why = "the convolution is needed elsewhere, or in another graph"
+    elif (rw.opset(node) or 0) < 7 or any(attr.is_ref() for attr in node.attributes.values()):
+        why = "before opset 7, or an attribute is a parameter of the function"
+    elif not weights or any(tensor is None for tensor in weights):
+        why = "the weights are not constant"
+    if why:
+        rw.reject(rule, why)
+    return None if why else node
 
 
-def _convolution_and_numbers(node: ir.Node, rw: Rewriter) -> tuple[ir.Node, np.ndarray] | None:
+def _convolution_and_numbers(node: ir.Node, rw: Rewriter, rule: str) -> tuple[ir.Node, np.ndarray] | None:
     """The operands of an elementwise operator, where they are a convolution and constants for its channels."""
     for value, other in (node.inputs, node.inputs[::-1]) if node.op_type in ("Mul", "Add") else (node.inputs,):
-        conv = _convolution(value, node, rw)
+        conv = _convolution(value, node, rw, rule)
         numbers = _per_channel(other, conv) if conv is not None else None
         if conv is not None and numbers is not None:
             return conv, numbers
+        if conv is not None:
+            rw.reject(rule, "the other operand is not a constant with one number for each channel")
     return None
 
 
@@ -156,7 +138,7 @@ def _fold(node: ir.Node, conv: ir.Node, rw: Rewriter, rule: str, factor: np.ndar
     tensor, channels = constant_tensor(weight), _channels(conv, rw)
     assert weight is not None and tensor is not None
     if (factor is not None and factor.size not in (1, channels)) or shift.size not in (1, channels):
-        return False
+        return rw.reject(rule, "not one number for each channel")
     kind = tensor.dtype.numpy()
     operands: list[ir.Value | None] = [conv.inputs[0], weight]
     offset = np.zeros(channels)

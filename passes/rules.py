@@ -95,10 +95,16 @@ def _operator(node: ir.Node) -> str:
 
 
 def forward(node: ir.Node, rw: Rewriter, value: ir.Value | None, rule: str) -> bool:
-    """Let readers of the node's only used output read `value`."""
-    if value is None or set(rw.view(node).used_outputs()) - {0} or rw.effect(node) is not Effect.PURE:
+    """Let readers of the node's only used output read `value`; a graph output that cannot be it becomes a copy."""
+    if value is None:
         return False
+    if set(rw.view(node).used_outputs()) - {0}:
+        return rw.reject(rule, "another output of it is read")
+    if rw.effect(node) is not Effect.PURE:
+        return rw.reject(rule, "it draws numbers, is in training mode, or nobody described it")
     if not rw.can_replace(node.outputs[0], value):
-        return rw.reject(rule, "a graph output keeps its own value")
+        if node.op_type == "Identity" or not isinstance(value.type, ir.TensorType):
+            return rw.reject(rule, "a graph output keeps its own value")
+        value = rw.op("Identity", value, at=node).outputs[0]
     rw.replace(node, value)
     return True

@@ -19,14 +19,16 @@ _INTEGERS = frozenset(
         *(ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64),
     }
 )
+_FLOATS = {ir.DataType.FLOAT16: 1, ir.DataType.FLOAT: 2, ir.DataType.DOUBLE: 3}
+"""Each holds what those before it hold."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SimplifyAlgebra:
-    """Double negations, lossless Cast chains, bounds on bounds, nested Where, and constants in a row.
+    """Double negations, lossless Cast chains, nested Where, and constants in a row.
 
-    before:  x ─ Neg ─ Neg ─ a   i ─ Cast(int64) ─ Cast(float) ─ b   x ─ Max 1 ─ Max 2 ─ c   n ─ Add 2 ─ Add 3 ─ d
-    after:   x ───────────── a   i ─ Cast(float) ─────────────── b   x ─ Max 2 ───────── c   n ─ Add 5 ───────── d
+    before:  x ─ Neg ─ Neg ─ a   i ─ Cast(int64) ─ Cast(float) ─ b   n ─ Add 2 ─ Add 3 ─ d   m ─ Equal(·, true) ─ e
+    after:   x ───────────── a   i ─ Cast(float) ─────────────── b   n ─ Add 5 ───────── d   m ────────────────── e
 
     Only what is exact for every input, NaN and infinities included: constants in a row are added up in integers, which
     wrap the same way in any order. (x·a)·b is x·(a·b) in floating point as well, where it differs by one rounding:
@@ -75,8 +77,10 @@ def cast_of_cast(node: ir.Node, rw: Rewriter) -> bool:
     """Cast(Cast(x)) → Cast(x), where the inner one keeps every value of x's type."""
     inner = rw.producer(node.inputs[0], "Cast")
     source, middle = (inner.inputs[0], inner.outputs[0].dtype) if inner is not None else (None, None)
-    if inner is None or source is None or middle is None or not _keeps(source.dtype, middle):
+    if inner is None or source is None or middle is None:
         return False
+    if not _keeps(source.dtype, middle):
+        return rw.reject("cast_of_cast", "the inner Cast does not keep every value")
     if source.dtype == node.outputs[0].dtype:
         return forward(node, rw, source, "cast_of_cast")
     rw.set_input(node, 0, source)
@@ -85,26 +89,14 @@ def cast_of_cast(node: ir.Node, rw: Rewriter) -> bool:
 
 def _keeps(source: ir.DataType | None, target: ir.DataType) -> bool:
     """Whether a Cast to `target` keeps every value, and what further Casts make of it."""
-    floats = {ir.DataType.FLOAT16: 1, ir.DataType.FLOAT: 2, ir.DataType.DOUBLE: 3}
-    if source in floats and target in floats:
-        return floats[source] < floats[target]
+    if source in _FLOATS and target in _FLOATS:
+        return _FLOATS[source] < _FLOATS[target]
+    if source == ir.DataType.BOOL:
+        return target in _FLOATS or target in _INTEGERS
     if source in _INTEGERS and target in _INTEGERS:
         own, wide = (np.iinfo(each.numpy()) for each in (source, target))
         return wide.min <= own.min and own.max <= wide.max
     return False
-
-
-@rule("Min", "Max")
-def bound_of_bound(node: ir.Node, rw: Rewriter) -> bool:
-    """Min(Min(x, a), b) → Min(x, min(a, b)) for constants of one element, and Max likewise."""
-    found = _constant_in_a_row(node, rw)
-    if found is None:
-        return False
-    value, first, second, inner = found
-    if not all(np.all(np.isfinite(each)) for each in (first.astype(np.float64), second.astype(np.float64))):
-        return False
-    chosen = np.minimum(first, second) if node.op_type == "Min" else np.maximum(first, second)
-    return _one_constant(node, inner, value, chosen, rw)
 
 
 @rule("Add", "Sub")
@@ -148,6 +140,52 @@ def scales_in_a_row(node: ir.Node, rw: Rewriter) -> bool:
     return _one_constant(node, inner, value, scale, rw)
 
 
+@rule("Sum")
+def sum_of_two(node: ir.Node, rw: Rewriter) -> bool:
+    """Sum(x, y) → Add(x, y)."""
+    if len(node.inputs) != 2 or (rw.opset(node) or 0) < 8:
+        return False
+    rw.replace(node, rw.op("Add", *node.inputs, at=node).outputs[0])
+    return True
+
+
+@rule("Cast")
+def cast_of_fill(node: ir.Node, rw: Rewriter) -> bool:
+    """Cast(ConstantOfShape(value)) → ConstantOfShape(the value cast), to types that numpy has."""
+    fill, target = rw.producer(node.inputs[0], "ConstantOfShape"), node.outputs[0].dtype
+    if fill is None or target not in {*_INTEGERS, *_FLOATS}:
+        return False
+    tensor = rw.view(fill).attr("value")
+    number = np.zeros(1, np.float32) if tensor is None else tensor.numpy() if tensor is not RUNTIME else None
+    if number is None or not np.all(np.abs(number.astype(np.float64)) < 2**7):  # in range of every type but unsigned
+        return rw.reject("cast_of_fill", "the number may be out of the new type's range")
+    if target in _INTEGERS and np.any(number < 0):
+        return rw.reject("cast_of_fill", "a negative number, which an unsigned type has not")
+    value = ir.tensor(number.astype(target.numpy()))
+    new = rw.op("ConstantOfShape", fill.inputs[0], at=node, attributes=[ir.AttrTensor("value", value)])
+    rw.replace(node, new.outputs[0])
+    return True
+
+
+@rule("Equal", "Xor")
+def with_truth(node: ir.Node, rw: Rewriter) -> bool:
+    """Equal(x, true), Xor(x, false) → x; Equal(x, false), Xor(x, true) → Not(x)."""
+    if (rw.opset(node) or 0) < 7:
+        return False
+    for value, by in (node.inputs, node.inputs[::-1]):
+        known = constant(by)
+        if value is None or known is None or known.dtype != np.bool_ or known.size != 1:
+            continue
+        if known.ndim and not same_dims(value.shape, node.outputs[0].shape):
+            rw.reject("with_truth", "the other operand is not proved to have the shape of the result")
+            continue
+        if bool(known.reshape(())) == (node.op_type == "Equal"):
+            return forward(node, rw, value, "with_truth")
+        rw.replace(node, rw.op("Not", value, at=node).outputs[0])
+        return True
+    return False
+
+
 Found = tuple[ir.Value, np.ndarray, np.ndarray, ir.Node]
 
 
@@ -165,6 +203,7 @@ def _constant_in_a_row(node: ir.Node, rw: Rewriter) -> Found | None:
                 continue
             if same_dims(value.shape, node.outputs[0].shape) or (first.ndim == 0 and second.ndim == 0):
                 return value, first.reshape(()), second.reshape(()), inner
+            rw.reject("constants in a row", "the operand is not proved to have the shape of the result")
     return None
 
 
@@ -172,23 +211,6 @@ def _one_constant(node: ir.Node, inner: ir.Node, value: ir.Value, number: np.nda
     known = np.asarray(number, dtype=value.dtype.numpy() if value.dtype is not None else None).reshape(())
     operand = rw.constant(known, f"{node.outputs[0].name}_constant", node)
     rw.replace(node, rw.op(node.op_type, value, operand, at=node).outputs[0])
-    return True
-
-
-@rule("Clip")
-def clip_of_clip(node: ir.Node, rw: Rewriter) -> bool:
-    """Clip(Clip(x, a, b), c, d) → Clip(x, …) for constant bounds in order."""
-    inner = rw.producer(node.inputs[0], "Clip")
-    if inner is None or inner.inputs[0] is None or (rw.opset(node) or 0) < 11:
-        return False
-    bounds = [rw.view(each).param(name) for each in (inner, node) for name in ("min", "max")]
-    if any(bound is None or bound is RUNTIME or np.isnan(np.asarray(bound, np.float64)).any() for bound in bounds):
-        return False
-    a, b, c, d = (np.asarray(bound).reshape(()) for bound in bounds)
-    if a > b or c > d:
-        return False
-    low, high = (np.minimum(np.maximum(bound, c), d).astype(a.dtype) for bound in (a, b))
-    rw.replace(node, rw.op("Clip", inner.inputs[0], at=node, min=low, max=high).outputs[0])
     return True
 
 
@@ -203,6 +225,7 @@ def where_of_where(node: ir.Node, rw: Rewriter) -> bool:
         if chosen is not None and same_dims(chosen.shape, inner.outputs[0].shape):
             rw.set_input(node, index, chosen)
             return True
+        rw.reject("where_of_where", "the inner operand is not proved to have the inner result's shape")
     return False
 
 

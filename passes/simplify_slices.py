@@ -31,6 +31,7 @@ class SimplifySlices:
         apply_rules(rw, RULES)
 
 
+_NO_CUT = "the bounds or the dim that they cut are not known, or it steps, or cuts several axes"
 Cut = tuple[int, int, int]
 """Axis, start and end of a Slice by steps of 1 along one axis, resolved against a known dim."""
 
@@ -58,8 +59,12 @@ def _cut(node: ir.Node | None, rw: Rewriter) -> Cut | None:
 def slice_of_slice(node: ir.Node, rw: Rewriter) -> bool:
     """Slice(Slice(x)) along the same axis → Slice(x)."""
     inner = rw.producer(node.inputs[0], "Slice")
+    if inner is None:
+        return False
     outer_cut, inner_cut = _cut(node, rw), _cut(inner, rw)
-    if inner is None or outer_cut is None or inner_cut is None or outer_cut[0] != inner_cut[0]:
+    if outer_cut is None or inner_cut is None:
+        return rw.reject("slice_of_slice", _NO_CUT)
+    if outer_cut[0] != inner_cut[0]:
         return False
     axis, start, end = outer_cut
     first = inner_cut[1]
@@ -71,28 +76,31 @@ def slice_of_slice(node: ir.Node, rw: Rewriter) -> bool:
 @rule("Slice")
 def slice_of_concat(node: ir.Node, rw: Rewriter) -> bool:
     """Slice(Concat(…)) that lies in one of the parts → that part, or Slice of it."""
-    concat, cut = rw.producer(node.inputs[0], "Concat"), _cut(node, rw)
-    if concat is None or cut is None or node.outputs[0].shape is None:
+    concat = rw.producer(node.inputs[0], "Concat")
+    if concat is None:
         return False
+    cut = _cut(node, rw)
+    if cut is None or node.outputs[0].shape is None:
+        return rw.reject("slice_of_concat", _NO_CUT)
     axis, start, end = cut
     along, rank = rw.view(concat).attr("axis"), len(node.outputs[0].shape)
     if not isinstance(along, int) or along % rank != axis or start == end:
         return False
     offset = 0
     for part in concat.inputs:
-        if part is None or part.shape is None or len(part.shape) != rank:
-            return False
-        size = part.shape[axis]
-        if not isinstance(size, int):
-            return False
+        size = part.shape[axis] if part is not None and part.shape is not None and len(part.shape) == rank else None
+        if part is None or not isinstance(size, int):
+            return rw.reject("slice_of_concat", "the size of a part is not known")
         if offset <= start and end <= offset + size:
             if (start, end) == (offset, offset + size):
-                return same_dims(part.shape, node.outputs[0].shape) and forward(node, rw, part, "slice_of_concat")
+                if same_dims(part.shape, node.outputs[0].shape):
+                    return forward(node, rw, part, "slice_of_concat")
+                return rw.reject("slice_of_concat", "the part is not proved to have the shape of the result")
             new = rw.op("Slice", part, at=node, starts=[start - offset], ends=[end - offset], axes=[axis])
             rw.replace(node, new.outputs[0])
             return True
         offset += size
-    return False
+    return rw.reject("slice_of_concat", "it takes of several parts")
 
 
 @rule("Concat")
@@ -104,7 +112,10 @@ def concat_of_parts(node: ir.Node, rw: Rewriter) -> bool:
     axis %= len(first.shape)
     whole = _split_whole(node, axis, rw) or _sliced_whole(node, axis, rw)
     if whole is None or not same_dims(whole.shape, node.outputs[0].shape):
-        return False
+        cuts = [rw.producer(part, "Split") or rw.producer(part, "Slice") for part in node.inputs]
+        sources = {cut.inputs[0] if cut is not None else None for cut in cuts}
+        parts_of_one = len(sources) == 1 and None not in sources
+        return parts_of_one and rw.reject("concat_of_parts", "the parts are not proved to be all, in order")
     return forward(node, rw, whole, "concat_of_parts")
 
 
@@ -143,10 +154,13 @@ def concat_of_concat(node: ir.Node, rw: Rewriter) -> bool:
         along = rw.view(inner).attr("axis") if inner is not None else None
         own = part is not None and len(part.uses()) == 1 and not part.is_graph_output()
         here = inner is not None and inner.graph is node.graph
-        if inner is not None and own and here and isinstance(along, int) and along % rank == axis % rank:
+        same_axis = inner is not None and isinstance(along, int) and along % rank == axis % rank
+        if inner is not None and same_axis and own and here:
             parts.extend(inner.inputs)
-        else:
-            parts.append(part)
+            continue
+        if same_axis:
+            rw.reject("concat_of_concat", "the inner one is needed elsewhere")
+        parts.append(part)
     if len(parts) == len(node.inputs):
         return False
     rw.replace(node, rw.op("Concat", *parts, at=node, axis=axis).outputs[0])
@@ -158,8 +172,10 @@ def gather_of_concat(node: ir.Node, rw: Rewriter) -> bool:
     """Gather of one constant index from a Concat → Gather from the part that holds it."""
     concat, index, axis = rw.producer(node.inputs[0], "Concat"), constant(node.inputs[1]), rw.view(node).attr("axis")
     data = node.inputs[0]
-    if concat is None or index is None or index.size != 1 or data is None or data.shape is None:
+    if concat is None or data is None or data.shape is None:
         return False
+    if index is None or index.size != 1:
+        return rw.reject("gather_of_concat", "it does not take one element at a constant index")
     along, rank = rw.view(concat).attr("axis"), len(data.shape)
     if not isinstance(along, int) or not isinstance(axis, int) or along % rank != axis % rank:
         return False
@@ -169,7 +185,7 @@ def gather_of_concat(node: ir.Node, rw: Rewriter) -> bool:
     place = int(index.reshape(()))
     place = place + sum(numbers) if place < 0 else place
     if len(numbers) != len(sizes) or not 0 <= place < sum(numbers):
-        return False
+        return rw.reject("gather_of_concat", "the size of a part is not known")
     ends = np.cumsum(numbers)
     which = int(np.searchsorted(ends, place, side="right"))
     local = np.full(index.shape, place - (int(ends[which]) - numbers[which]), index.dtype)
@@ -178,18 +194,34 @@ def gather_of_concat(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
+@rule("Gather")
+def gather_of_unsqueeze(node: ir.Node, rw: Rewriter) -> bool:
+    """Gather of the one element along an axis that Unsqueeze has put in → what it was put into."""
+    unsqueeze, index = rw.producer(node.inputs[0], "Unsqueeze"), constant(node.inputs[1])
+    axis = rw.view(node).attr("axis")
+    if unsqueeze is None or index is None or index.ndim or int(index) not in (0, -1) or not isinstance(axis, int):
+        return False
+    axes, data = rw.view(unsqueeze).ints("axes"), node.inputs[0]
+    if not isinstance(axes, tuple) or len(axes) != 1 or data is None or data.shape is None:
+        return False
+    rank = len(data.shape)
+    return axes[0] % rank == axis % rank and forward(node, rw, unsqueeze.inputs[0], "gather_of_unsqueeze")
+
+
 @rule("Split")
 def split_for_one(node: ir.Node, rw: Rewriter) -> bool:
     """Split of which one output is read, with known sizes → Slice."""
     used, view = rw.view(node).used_outputs(), rw.view(node)
     source, axis = node.inputs[0], view.attr("axis")
-    if len(used) != 1 or len(node.outputs) < 2 or source is None or source.shape is None or not isinstance(axis, int):
+    if len(used) != 1 or len(node.outputs) < 2 or not isinstance(axis, int):
         return False
+    if source is None or source.shape is None:
+        return rw.reject("split_for_one", "the rank is not known")
     axis %= len(source.shape)
     sizes = [out.shape[axis] if out.shape is not None else None for out in node.outputs]
     numbers = [size for size in sizes[: used[0] + 1] if isinstance(size, int)]
     if len(numbers) != used[0] + 1:
-        return False
+        return rw.reject("split_for_one", "the size of a part is not known")
     start = sum(numbers[:-1])
     new = rw.op("Slice", source, at=node, starts=[start], ends=[start + numbers[-1]], axes=[axis])
     rw.replace(node, *[None] * used[0], new.outputs[0])

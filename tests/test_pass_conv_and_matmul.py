@@ -16,7 +16,6 @@ STATS = """s = Constant <value = float[4] {1, 2, 3, 4}> () t = Constant <value =
     m = Constant <value = float[4] {0.5, 1, -1, 2}> () v = Constant <value = float[4] {1, 0.25, 4, 2}> ()"""
 K = "k = Constant <value = float[4,1,1] {2, 3, -1, 0.5}> ()"
 NUMBER = "k = Constant <value = float {3}> ()"
-PADS = "q = Constant <value = int64[8] {0, 0, 1, 0, 0, 0, 2, 1}> ()"
 FRAME = "agraph (float[N,2,5,6] x) => (float[N,4,H,U] y) {{ {} }}"
 
 FOLDED = {
@@ -30,8 +29,6 @@ FOLDED = {
     "quotient": (f"{W} {NUMBER} a = Conv(x, w) y = Div(a, k)", ["Conv"]),
     "shift": (f"{W} {K} a = Conv(x, w) y = Add(a, k)", ["Conv"]),
     "difference": (f"{W} {B} {NUMBER} a = Conv(x, w, b) y = Sub(a, k)", ["Conv"]),
-    "padding": (f"{W} {PADS} a = Pad(x, q) y = Conv(a, w)", ["Conv"]),
-    "padding of a padded one": (f"{W} {PADS} a = Pad(x, q) y = Conv <pads = [1, 0, 0, 2]> (a, w)", ["Conv"]),
 }
 
 
@@ -45,9 +42,6 @@ def test_a_convolution_takes_in_its_neighbours(lines: str, expected: list[str]) 
     [
         f"{W} {K} a = Conv(x, w) y = Div(k, a)",
         f"{W} k = Constant <value = float[6] {{1, 2, 3, 4, 5, 6}}> () a = Conv(x, w) y = Mul(a, k)",
-        f"{W} q = Constant <value = int64[8] {{0, 0, 1, 1, 0, 0, 1, 1}}> () c = Constant <value = float {{1}}> () "
-        "a = Pad(x, q, c) y = Conv(a, w)",
-        f'{W} {PADS} a = Pad <mode = "edge"> (x, q) y = Conv(a, w)',
         f"{W} k = Constant <value = float {{0}}> () a = Conv(x, w) y = Div(a, k)",
     ],
 )

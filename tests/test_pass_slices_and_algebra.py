@@ -29,6 +29,12 @@ PARTS = {
     "split and back": ("2,6", "p, q, r = Split <axis = 1> (x) c = Concat <axis = -1> (p, q, r) y = Neg(c)", ["Neg"]),
     "nested": ("2,18", "p = Concat <axis = 1> (x, z) y = Concat <axis = -1> (p, x)", ["Concat"]),
     "gather": ("2", f"{I} c = Concat <axis = 1> (x, z) y = Gather <axis = 1> (c, i)", ["Gather"]),
+    "gather of unsqueeze": (
+        "2,6",
+        "k = Constant <value = int64[1] {1}> () n = Constant <value = int64 {-1}> () u = Unsqueeze(x, k) "
+        "g = Gather <axis = -2> (u, n) y = Neg(g)",
+        ["Neg"],
+    ),
     "one of a split": ("2,3", "p, q = Split <axis = 1> (x) y = Neg(q)", ["Slice", "Neg"]),
 }
 FRAME = "agraph (float[2,6] x, float[2,6] z) => (float[{}] y) {{ {} }}"
@@ -69,12 +75,17 @@ CHAINS = {
     "relu": ("a = Relu(x) y = Relu(a)", ["Relu"]),
     "abs": ("a = Neg(x) y = Abs(a)", ["Abs"]),
     "min of itself": ("a = Min(x, x) y = Exp(a)", ["Exp"]),
-    "min": (f"{F} a = Min(x, f) y = Min(h, a)", ["Min"]),
-    "max": (f"{F} a = Max(f, x) y = Max(a, g)", ["Max"]),
-    "clip": (f"{F} a = Clip(x, g, f) y = Clip(a, f, h)", ["Clip"]),
     "wider": ("a = Cast <to = 7> (n) y = Cast <to = 1> (a)", ["Cast"]),
     "integers": (f"{N} a = Add(l, f) b = Add(g, a) y = Cast <to = 1> (b)", ["Add", "Cast"]),
     "integer products": (f"{N} a = Mul(l, f) b = Mul(a, g) y = Cast <to = 1> (b)", ["Mul", "Cast"]),
+    "sum of two": ("y = Sum(x, z)", ["Add"]),
+    "truth": ("t = Constant <value = bool {1}> () e = Equal(m, t) y = Where(e, x, z)", ["Where"]),
+    "untruth": ("t = Constant <value = bool {0}> () e = Equal(t, m) y = Cast <to = 1> (e)", ["Not", "Cast"]),
+    "other than": ("t = Constant <value = bool {1}> () e = Xor(m, t) y = Cast <to = 1> (e)", ["Not", "Cast"]),
+    "filled": (
+        "s = Shape(x) a = ConstantOfShape <value = int64[1] {2}> (s) b = Cast <to = 1> (a) y = Add(b, x)",
+        ["Shape", "ConstantOfShape", "Add"],
+    ),
     "scales": (f"{F} a = Mul(x, f) y = Mul(h, a)", ["Mul"]),
     "where": ("a = Where(m, x, z) y = Where(m, a, x)", ["Where"]),
     "where, no": ("a = Where(m, x, z) y = Where(m, x, a)", ["Where"]),
@@ -89,10 +100,16 @@ def test_chains(lines: str, expected: list[str]) -> None:
     assert_rewritten(ELEMENTS.format(lines), expected, ALGEBRA)
 
 
-def test_a_wider_type_and_back() -> None:
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        ("a = Cast <to = 11> (x) b = Cast <to = 1> (a) y = Exp(b)", "y = Exp(x)"),
+        ("a = Cast <to = 1> (m) b = Cast <to = 9> (a) y = Where(b, x, z)", "y = Where(m, x, z)"),
+    ],
+)
+def test_a_wider_type_and_back(lines: str, left: str) -> None:
     """Not in every setting: ONNX Runtime itself fails on the original where a body captures the second Cast."""
-    text = ELEMENTS.format("a = Cast <to = 11> (x) b = Cast <to = 1> (a) y = Exp(b)")
-    assert_becomes(text, ELEMENTS.format("y = Exp(x)"), ALGEBRA, "eliminate-dead-code")
+    assert_becomes(ELEMENTS.format(lines), ELEMENTS.format(left), ALGEBRA, "eliminate-dead-code")
 
 
 @pytest.mark.parametrize(
@@ -103,16 +120,15 @@ def test_a_wider_type_and_back() -> None:
         f"{F} a = Add(x, f) y = Add(a, h)",
         "a = Cast <to = 10> (x) y = Cast <to = 1> (a)",
         "a = Cast <to = 1> (l) b = Cast <to = 7> (a) y = Cast <to = 1> (b)",
-        f"{F} a = Clip(x, h, f) y = Clip(a, f, h)",
         "a = Not(m) b = Where(a, x, z) y = Where(m, b, x)",
-        f"{F} a = Max(x, f) y = Min(a, h)",
+        "s = Shape(x) a = ConstantOfShape <value = float[1] {-1}> (s) u = Cast <to = 2> (a) y = Cast <to = 1> (u)",
     ],
 )
 def test_what_is_not_exact_stays(lines: str) -> None:
     assert_stays(ELEMENTS.format(lines), ALGEBRA)
 
 
-@pytest.mark.parametrize("name", ["min", "max", "clip", "abs", "plus negative", "relu"])
+@pytest.mark.parametrize("name", ["abs", "plus negative", "relu", "scales"])
 def test_not_a_number_and_infinity_stay(name: str) -> None:
     text = ELEMENTS.format(CHAINS[name][0])
     special = np.array([np.nan, np.inf, -np.inf, -0.0] * 3, np.float32).reshape(3, 4)

@@ -1,0 +1,105 @@
+"""replace-einsum: an Einsum that is a product of matrices, or a permutation, is written as such."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from .dims import same_dim
+from .rewriter import Rewriter
+from .rules import apply_rules, rule, rules_in
+
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
+_NUMBERS = _FLOATS | {ir.DataType.INT32, ir.DataType.INT64}
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplaceEinsum:
+    """Write an Einsum as MatMul, Gemm or Transpose, where one of these is the whole of it.
+
+    before:  Einsum("bij,bjk->bik", a, b)   Einsum("ij,kj->ik", a, b)   Einsum("ijk->kij", a)
+    after:   MatMul(a, b)                   Gemm(a, b, transB)          Transpose(a, perm)
+
+    An Einsum repeats dims of size 1, so the dims that two operands share are proved to be equal.
+    """
+
+    name: ClassVar[str] = "replace-einsum"
+
+    def run(self, rw: Rewriter) -> None:
+        apply_rules(rw, RULES)
+
+
+@rule("Einsum")
+def einsum(node: ir.Node, rw: Rewriter) -> bool:
+    """Einsum → MatMul, Gemm or Transpose."""
+    terms, result = _terms(node, rw)
+    operands = [value for value in node.inputs if value is not None and value.dtype in _NUMBERS]
+    if len(operands) != len(node.inputs) or result is None or len(terms) != len(operands):
+        return False
+    if not _agree(terms, operands):
+        return rw.reject("einsum", "dims of one letter are not proved to be equal")
+    new = _permutation(node, terms, result, rw) if len(terms) == 1 else _product(node, terms, result, rw)
+    if new is None:
+        return False
+    rw.replace(node, new.outputs[0])
+    return True
+
+
+def _terms(node: ir.Node, rw: Rewriter) -> tuple[list[str], str | None]:
+    """The letters of each operand and of the result; None for a form with an ellipsis, or with a letter twice."""
+    equation = rw.view(node).attr("equation")
+    if not isinstance(equation, str) or "." in equation:
+        return [], None
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow:
+        result = "".join(sorted(letter for letter in set(left) - {","} if left.count(letter) == 1))
+    if any(len(set(term)) < len(term) for term in [*terms, result]):
+        return [], None
+    return terms, result
+
+
+def _agree(terms: list[str], operands: list[ir.Value]) -> bool:
+    sizes: dict[str, int | ir.SymbolicDim] = {}
+    for term, value in zip(terms, operands):
+        if value.shape is None or len(value.shape) != len(term):
+            return False
+        for letter, dim in zip(term, value.shape):
+            known = sizes.setdefault(letter, dim)
+            if known is not dim and not same_dim(known, dim):
+                return False
+    return True
+
+
+def _permutation(node: ir.Node, terms: list[str], result: str, rw: Rewriter) -> ir.Node | None:
+    if sorted(terms[0]) != sorted(result):
+        return None
+    return rw.op("Transpose", node.inputs[0], at=node, perm=[terms[0].index(letter) for letter in result])
+
+
+def _product(node: ir.Node, terms: list[str], result: str, rw: Rewriter) -> ir.Node | None:
+    """One letter is summed over; each operand has one of its own, and they share the others, which come first."""
+    if len(terms) != 2 or len(result) < 2:
+        return None
+    a, b = terms
+    shared, i, j = result[:-2], result[-2], result[-1]
+    (k, *others) = [letter for letter in a if letter in b and letter not in result] or [""]
+    if not k or others:
+        return None
+    first, second = node.inputs[:2]
+    if (a, b) == (shared + i + k, shared + k + j):
+        return rw.op("MatMul", first, second, at=node)
+    if (b, a) == (shared + i + k, shared + k + j):
+        return rw.op("MatMul", second, first, at=node)
+    if shared or node.outputs[0].dtype not in _FLOATS:
+        return None
+    if i in b:
+        (a, b), (first, second) = (b, a), (second, first)
+    if set(a) != {i, k} or set(b) != {k, j}:
+        return None
+    return rw.op("Gemm", first, second, at=node, transA=int(a[0] == k), transB=int(b[0] == j))
+
+
+RULES = rules_in(globals())

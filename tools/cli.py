@@ -20,6 +20,7 @@ from pfvm.errors import PfvmError
 from . import console
 from .bench.flags import bench
 from .compile import compile_command
+from .diff import diff
 from .doctor import doctor
 from .explain import explain
 from .help import Commands, device_names
@@ -91,7 +92,11 @@ def export(
     """Translate a PyTorch function to ONNX, one to one."""
     from .export import export as run_export
 
-    console.remark(run_export(target, output, sample, freeze, dynamic))
+    from .working import working
+
+    with working(f"capturing {target}"):
+        line = run_export(target, output, sample, freeze, dynamic)
+    console.remark(line)
 
 
 app.command(name="compile")(compile_command)
@@ -135,15 +140,16 @@ def grad(
     Forward, backward and optimizer are one ONNX file; `pfvm loop` makes several steps of it.
     """
     from .grad import grad as make_step
+    from .working import working
 
     settings = {
         "lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay,
         "beta1": beta1, "beta2": beta2, "eps": eps,
     }  # fmt: skip
-    console.remark(
-        make_step(model, output, shape, settings, loss=loss, loss_fn=loss_fn, optimizer=optimizer, params=params,
-                  freeze=freeze, class_axis=class_axis)
-    )  # fmt: skip
+    with working(f"differentiating {model}"):
+        line = make_step(model, output, shape, settings, loss=loss, loss_fn=loss_fn, optimizer=optimizer, params=params,
+                         freeze=freeze, class_axis=class_axis)  # fmt: skip
+    console.remark(line)
 
 
 app.command()(loop)
@@ -221,10 +227,13 @@ def check(
     """
     from .check import check_files
     from .report import print_check
+    from .working import working
 
-    report = check_files(
-        model, other, device_a, device_b, rtol, atol, nodes, inputs, seed, shape, custom_ops_lib, threads, sample, exact
-    )
+    with working(f"checking {model}"):
+        report = check_files(
+            model, other, device_a, device_b, rtol, atol, nodes, inputs, seed, shape, custom_ops_lib, threads, sample,
+            exact,
+        )  # fmt: skip
     print_check(report, as_json)
     if not report.equal:
         raise typer.Exit(1)
@@ -233,6 +242,7 @@ def check(
 app.command()(bench)
 app.command()(explain)
 app.command()(stats)
+app.command()(diff)
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from pfvm.errors import PfvmError
 
-from .console import err, human_bytes, human_count, out, table
+from .console import err, human_bytes, human_count, out, print_json, table
 
 if TYPE_CHECKING:
     from pfvm.compiler.flops import Flops
@@ -49,7 +48,7 @@ def stats(
     """
     found = [collect(path, shape) for path in models]
     if as_json:
-        print(json.dumps({"version": 1, "models": [as_dict(each, largest) for each in found]}, indent=1))
+        print_json({"version": 1, "models": [as_dict(each, largest) for each in found]})
     else:
         read = [each for each in found if not each.error]
         if read:

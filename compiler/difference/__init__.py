@@ -1,0 +1,1 @@
+"""What is different between two models, by structure and not by name."""

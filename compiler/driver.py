@@ -20,7 +20,7 @@ from pfvm.passes.pipeline import PassRecord
 from pfvm.passes.rewriter import SEALED_DOMAIN, Rewriter
 from pfvm.passes.trace import Trace
 
-from . import collector, exporter
+from . import collector, exporter, progress
 from .importer import Source, read_model
 from .options import Options
 from .shapes import ShapeInference
@@ -84,9 +84,12 @@ def compile_model(
     verifier = make_verifier(model) if options.verify and make_verifier is not None else None
 
     def after(current: ir.Model, record: PassRecord) -> None:
+        runs.append(record.name)
+        _report(record, len(runs) / len(ours))
         if verifier is not None and record.changed:
             record.max_difference = verifier(current, record.name)
 
+    runs: list[str] = []
     rewriter = Rewriter(working, ShapeInference(working))
     rewriter.provenance.is_written = not options.strip_provenance
     rewriter.trace = trace or rewriter.trace
@@ -100,6 +103,12 @@ def compile_model(
     if options.strip_provenance:
         provenance.strip(working)
     return CompileResult(working, records)
+
+
+def _report(record: PassRecord, rounds: float) -> None:
+    """Nobody knows how many rounds there are. Later ones find less: each is counted as half of what was left."""
+    within = min(rounds - (record.round - 1), 1.0)
+    progress.report(f"round {record.round}, {record.name}", 1.0 - 0.5 ** (record.round - 1) * (1.0 - 0.5 * within))
 
 
 def _with_budget(passes: list[Any], max_growth: int | None) -> list[Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
+from pfvm.compiler import progress
 from pfvm.compiler.importer import read_model
 from pfvm.errors import InputError, OptionError, PfvmError, describe_node
 from pfvm.runtime.compare import Difference, Tolerance, difference
@@ -204,7 +205,8 @@ def _cases(model: ir.Model, run: Executable, settings: Settings, report: Report)
     fills: list[tuple[int, Fill]] = [(seed, "random") for seed in settings.seeds]
     fills = [*fills, (0, "zero")] if specs_of(model)[0] else fills[:1]  # without inputs there is nothing to vary
     refused: InputError | None = None
-    for seed, fill in fills:
+    for number, (seed, fill) in enumerate(fills):
+        progress.report(f"inputs {number + 1} of {len(fills)}", number / len(fills))
         case = f"seed {seed}" if fill == "random" else "all-zero inputs"
         try:
             feeds, outputs = workable(model, run, seed, settings.shapes, fill)

@@ -91,7 +91,6 @@ def export(
 ) -> None:
     """Translate a PyTorch function to ONNX, one to one."""
     from .export import export as run_export
-
     from .working import working
 
     with working(f"capturing {target}"):

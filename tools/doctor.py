@@ -29,8 +29,10 @@ def doctor(
     Versions, devices, extras and the machine: what a bug report needs. Exits with 1 where a device fails its test.
     """
     from .console import print_json
+    from .working import working
 
-    found = examine(selftest, timeout)
+    with working("testing devices"):
+        found = examine(selftest, timeout)
     if as_json:
         print_json(found)
     else:

@@ -20,6 +20,8 @@ def loop(
     from pfvm.compiler.loop import loop as loop_steps
 
     from .console import remark
+    from .working import working
 
-    loop_steps(model, steps, output=output)
+    with working(f"writing {output}"):
+        loop_steps(model, steps, output=output)
     remark(f"{output}: {steps} steps a call")

@@ -83,10 +83,10 @@ def _planned(model: Path, output: Path, options: dict[str, Any]) -> Plan:
     from pfvm.compiler.plan.planner import plan as make_plan
     from pfvm.runtime.ort import evaluate
 
-    from .console import err
+    from .working import working
 
     chosen = PlanOptions.parse(options)
-    with err().status(f"planning {model} for {chosen.machine}"):
+    with working(f"planning {model} for {chosen.machine}"):
         planned = make_plan(read_model(model), chosen, evaluate)
         write_artifacts(planned, output)
     return planned

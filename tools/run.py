@@ -15,6 +15,7 @@ from pfvm.runtime.synthesis import parse_shapes, workable
 
 from .console import err, out, print_json, table
 from .npz import read_npz, write_npz
+from .working import working
 
 
 def run(
@@ -34,15 +35,16 @@ def run(
     Raises the errors of `pfvm.load` and of the call.
     """
     wanted = parse_shapes(shapes)
-    loaded = read_model(model)
-    executable = load_executable(loaded, device, **options, bucket=parse_buckets(buckets) or None)
-    if inputs is None:
-        feeds, _ = workable(loaded, executable, seed, wanted)
-    else:
-        feeds = read_npz(inputs, [*executable.inputs, *executable.optional_inputs])
-    start = time.perf_counter()
-    results = executable(feeds)
-    seconds = time.perf_counter() - start
+    with working(f"running {model} on {device}"):
+        loaded = read_model(model)
+        executable = load_executable(loaded, device, **options, bucket=parse_buckets(buckets) or None)
+        if inputs is None:
+            feeds, _ = workable(loaded, executable, seed, wanted)
+        else:
+            feeds = read_npz(inputs, [*executable.inputs, *executable.optional_inputs])
+        start = time.perf_counter()
+        results = executable(feeds)
+        seconds = time.perf_counter() - start
     if outputs is not None:
         write_npz(outputs, results)
     if as_json:

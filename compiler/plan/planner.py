@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx_ir as ir
-from pfvm.compiler import collector
+from pfvm.compiler import collector, progress
 from pfvm.passes.constant_subgraph import Evaluate
 
 from .alternatives import choose_layouts
@@ -39,8 +39,10 @@ def plan(
 
     Raises OptionError, InputError or UnsupportedOpError for what cannot be planned, naming option, input or node.
     """
+    progress.report("layouts")
     planned = lay_out(model, options, evaluate)
     chosen = planned.options
+    progress.report("schedule")
     found = schedule(
         planned.model,
         planned.machine,

@@ -8,6 +8,8 @@ import statistics
 import time
 from typing import Literal
 
+from pfvm.compiler import progress
+
 from . import moves
 from .incremental import Run, resimulate, simulate
 from .problem import Problem
@@ -39,6 +41,7 @@ def anneal(
         if end is not None and time.monotonic() >= end:
             return search.best, search.tried, "time"
         search.step()
+        progress.report(f"candidate {search.tried} of {steps}", search.tried / steps)
     return search.best, search.tried, "steps"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pfvm.errors import OptionError
@@ -75,30 +75,7 @@ def compile_command(
         ),
     ] = False,
     device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            help="Also load it there: what it cannot run is an error. xla:tpu@v5e:1x1,v6e:1x1 compiles for TPUs that are "
-            "not here, and compares them.",
-        ),
-    ] = None,
-    shape: Annotated[
-        list[str] | None, typer.Option("--shape", help="Shape of an input on the device: x=1,3,224,224. Repeatable.")
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            "--precision",
-            help="Of float32 products on a GPU or TPU: default (on a TPU of bfloat16 operands), high or highest "
-            "(float32, the default of a GPU).",
-        ),
-    ] = None,
-    effort: Annotated[
-        str | None,
-        typer.Option("--effort", help="For xla:tpu@TOPOLOGY: full (the default), or fast for a first look."),
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", help="For xla:tpu@TOPOLOGY: seconds that the compiler may take.")
+        str | None, typer.Option("--device", help="Also load it there: what it cannot run is an error.")
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print what runs where on the device, and why.")] = False,
     as_json: Annotated[
@@ -121,18 +98,12 @@ def compile_command(
     placeholders = {} if artifacts is None else {"codegen_dir": str(artifacts)}
     options = parse(option_json, placeholders=placeholders, **given)
     written = [str(path) for path in (options.output, options.artifacts) if path is not None]
-    is_estimate = "@" in (options.device or "")
-    if not written and not options.explain and not is_estimate:
+    if not written and not options.explain:
         raise OptionError("nothing would be written: give -o FILE or --artifacts DIR")
     start = time.perf_counter()
     with working(f"compiling {model}"):
-        reports: dict[str, Any] = {}
-    result = compile_source(model, options, reports)
-    print_compiled(result, time.perf_counter() - start, written, as_json, reports)
-    if reports and not as_json:
-        from .topologies import print_topologies
-
-        print_topologies(reports)
+        result = compile_source(model, options)
+    print_compiled(result, time.perf_counter() - start, written, as_json)
     if options.explain and options.device is not None:
         from .segments import print_segments
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import pathlib
@@ -15,8 +16,10 @@ from pfvm.compiler.exporter import to_proto
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.options import Options, parse
 from pfvm.errors import MissingExtraError, NoDeviceError
+from pfvm.runtime.compare import Tolerance, difference
 from pfvm.runtime.device import load_executable
 from pfvm.runtime.ort import evaluate
+from pfvm.tools.noise import noise_note
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
@@ -87,6 +90,20 @@ def assert_same_numbers(
         for name, value in reference.items():
             np.testing.assert_allclose(result[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
             assert np.asarray(result[name]).dtype == np.asarray(value).dtype
+
+
+def assert_same_but_for_rounding(a: onnx.ModelProto, b: onnx.ModelProto) -> None:
+    """Like `assert_same_numbers`; more passes where `a` itself moves as much when its inputs move by 1e-6."""
+    tolerance = Tolerance(rtol=1e-5, atol=1e-6)
+    for feeds in [inputs(a, seed) for seed in (0, 1, None)]:
+        reference, result = (evaluate(ir.from_proto(m), feeds) for m in (a, b))
+        assert list(reference) == list(result)
+        for name, value in reference.items():
+            assert np.asarray(result[name]).dtype == np.asarray(value).dtype
+            found = difference(name, value, result[name], tolerance)
+            if found is not None:
+                run = functools.partial(evaluate, ir.from_proto(a))
+                assert noise_note(name, value, result[name], run, feeds, tolerance), found
 
 
 def inputs(proto: onnx.ModelProto, seed: int | None) -> dict[str, np.ndarray]:

@@ -20,6 +20,8 @@ from .view import constant, constant_tensor
 
 # Larger intermediate results are not computed, whatever becomes of them.
 _LARGEST_RESULT = 2**28
+GROWN = "pfvm.grown"
+"""Metadata of a model of which folding has refused some results: the bytes that the others have added to it."""
 # Folding these would turn quantized weights back into floats.
 _QUANTIZATION = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 
@@ -43,6 +45,8 @@ class FoldConstants:
     max_growth: int = 2**20
 
     def run(self, rw: Rewriter, evaluate: Evaluate | None = None) -> None:
+        recorded = rw.model.metadata_props.get(GROWN, "")
+        rw.grown = max(rw.grown, float(recorded) if recorded.isdecimal() else 0.0)
         _fold_known_contents(rw)
         _fold_reshape_targets(rw)
         by_root: dict[ir.Graph, list[ir.Node]] = collections.defaultdict(list)
@@ -193,10 +197,14 @@ def _fold(rw: Rewriter, root: ir.Graph, nodes: list[ir.Node], evaluate: Evaluate
 
 
 def _charge(rw: Rewriter, size: float, limit: int) -> bool:
-    """Whether the model may grow by `size` bytes more; what takes no more than a node does (64 bytes) is free."""
+    """Whether the model may grow by `size` bytes more; what takes no more than a node does (64 bytes) is free.
+
+    A model that may not is marked with what it has grown by, so that compiling the output again folds no more.
+    """
     if size <= 64:
         return True
     if rw.grown + size > limit:
+        rw.model.metadata_props[GROWN] = str(math.ceil(rw.grown))
         return False
     rw.grown += size
     return True

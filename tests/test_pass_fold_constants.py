@@ -135,3 +135,20 @@ def test_nothing_to_fold() -> None:
         "agraph (float[3] x) => (float[3] y) { a = Exp(x) y = Relu(a) }",
         PASS,
     )
+
+
+def test_the_budget_of_all_results_is_spent_once() -> None:
+    """Compiling the output again folds no more than the first time."""
+    count = 8
+    body = " ".join(
+        f"s{i} = Constant<value = int64[1] {{{200 + i}}}>() t{i} = Expand(k, s{i}) y{i} = Pow(x{i}, t{i})"
+        for i in range(count)
+    )
+    given = ", ".join(f"float[{200 + i}] x{i}" for i in range(count))
+    made = ", ".join(f"float[{200 + i}] y{i}" for i in range(count))
+    text = f"agraph ({given}) => ({made}) <float[1] k = {{2}}> {{ {body} }}"
+    spec = "fold-constants{max_growth=2KiB}"
+    once = run_passes(text, spec)
+    assert ops(once).count("Expand") == 6
+    assert run_passes(once, spec).SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
+    assert_same_numbers(model(text), once)

@@ -35,10 +35,11 @@ class Verifier(Protocol):
 
 @dataclasses.dataclass
 class CompileResult:
-    """A compiled model in normal form and what every pass did."""
+    """A compiled model in normal form and what every pass did; `original` is the model that was read, if it was."""
 
     model: ir.Model
     passes: list[PassRecord]
+    original: ir.Model | None = None
 
     def summary(self) -> dict:
         """The content of passes.json: the runs of passes that changed something, and those of the last round.
@@ -138,6 +139,7 @@ def compile_source(
     original = read_model(source)
     _check_targets(source, original, options)
     result = compile_model(original, options, evaluate=evaluate, make_verifier=make_verifier)
+    result.original = original
     files = {} if accept is None else accept(result.model)
     write_outputs(original, result, options, files)
     return result

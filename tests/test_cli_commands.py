@@ -35,8 +35,7 @@ def test_compile(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
     result = pfvm("compile", model, "-o", target, "--artifacts", artifacts, "-O2", "--verify")
     assert result.code == 0
     assert result.out == ""
-    assert result.err.count("\n") == 1
-    assert "3 → 1 nodes" in result.err
+    assert "3 → 1 nodes" in result.err.partition("\n")[0]
     assert [n.op_type for n in onnx.load(target).graph.node] == ["Mul"]
     assert {"model.onnx", "pfvm.onnx", "passes.json"} <= {p.name for p in artifacts.iterdir()}
 

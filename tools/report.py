@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .console import err, human_bytes, out, print_json
+from .console import err, human_bytes, is_quiet, out, print_json
 
 if TYPE_CHECKING:
     from pfvm.compiler.driver import CompileResult
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def print_compiled(result: CompileResult, seconds: float, written: Sequence[str], as_json: bool = False) -> None:
-    """One line on stderr: nodes and bytes before → after, seconds, where it went. Or passes.json with "written"."""
+    """On stderr: one line with what was written, nodes and bytes, then a table. Or passes.json with "written"."""
     summary = result.summary()
     if as_json:
         print_json({**summary, "seconds": seconds, "written": list(written)})
@@ -25,6 +25,10 @@ def print_compiled(result: CompileResult, seconds: float, written: Sequence[str]
         parts = [f"{nodes[0]} → {nodes[1]} nodes", f"{human_bytes(size[0])} → {human_bytes(size[1])} of constants"]
     parts += [f"{seconds:.2f} s", ", ".join(written) or "not written"]
     err().print(", ".join(parts), soft_wrap=True)
+    if not is_quiet():
+        from .summary import CompiledTable
+
+        err().print(CompiledTable(result))
 
 
 def print_check(report: Report, as_json: bool = False) -> None:

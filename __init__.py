@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 # Public name → module that defines it. `import pfvm` itself loads none of them.
 _HOME = {
     "optimize": "pfvm.runtime.api",
+    "run_passes": "pfvm.runtime.library",
     "load": "pfvm.runtime.api",
     "loop": "pfvm.compiler.loop",
     "grad": "pfvm.runtime.grad",
@@ -41,6 +42,7 @@ __all__ = [
     "load",
     "loop",
     "optimize",
+    "run_passes",
 ]
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from pfvm.runtime.device import devices
     from pfvm.runtime.epoch import epoch
     from pfvm.runtime.grad import grad
+    from pfvm.runtime.library import run_passes
     from pfvm.runtime.mlsdk.context import Context
 
 

@@ -26,7 +26,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     """The model as a ModelProto with the interface that was imported. External tensors stay references."""
     interface = Interface.of(model)
     copy = model.clone()
-    _export_shapes(copy, interface)
+    export_shapes(copy, interface)
     proto = ir.serde.serialize_model(copy)
     declared = {v.name for v in proto.graph.input}
     if model.ir_version < 4:  # there, every initializer is an input as well
@@ -54,7 +54,7 @@ def _tidy(graph: onnx.GraphProto) -> None:
         graph.value_info.extend(kept)
 
 
-def _export_shapes(model: ir.Model, interface: Interface) -> None:
+def export_shapes(model: ir.Model, interface: Interface) -> None:
     """Shapes of intermediate values: as inferred, with the file's own symbols only; else as the file declared."""
     symbols = interface.symbols()
     for root in roots(model):

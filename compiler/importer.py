@@ -47,7 +47,7 @@ def read_model(source: Source) -> ir.Model:
         no_opset = not proto.opset_import
         _prepare_proto(proto, folder)
         model = _deserialize(proto, folder)
-    _normalise(model, no_opset)
+    normalise(model, no_opset)
     return model
 
 
@@ -147,7 +147,8 @@ def _deserialize(proto: onnx.ModelProto, folder: pathlib.Path) -> ir.Model:
 # ---- normal form
 
 
-def _normalise(model: ir.Model, no_opset: bool) -> None:
+def normalise(model: ir.Model, no_opset: bool = False) -> None:
+    """Bring a model into normal form, in place. Raises InvalidModelError and UnsupportedOpError."""
     graph = model.graph
     if model.ir_version < 4:
         for value in [v for v in graph.inputs if v.is_initializer()]:

@@ -49,6 +49,11 @@ class Interface:
         """Remember this interface on the model; export restores it."""
         model.meta[_META_KEY] = self
 
+    @staticmethod
+    def forget(model: ir.Model) -> None:
+        """Remove what `record` noted: the model's inputs and outputs may change again."""
+        model.meta.pop(_META_KEY, None)
+
     def symbols(self) -> frozenset[str]:
         """Names of the symbolic dims of inputs and outputs."""
         dims = (d for v in (*self.inputs, *self.outputs) for d in v.type.tensor_type.shape.dim)

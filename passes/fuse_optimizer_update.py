@@ -258,10 +258,13 @@ def _fuse(region: _Region, forms: dict[Any, ir.Function], rw: Rewriter) -> None:
         outputs=len(region.outputs),
         name=f"{next(iter(region.inputs)).name}.update",
     )
+    rw.provenance.copied(call, *region.nodes)
     for old, new in zip(region.outputs, call.outputs):
         new.type, new.shape = old.type, old.shape
         rw.replace_value(old, new)
-    rw.erase(root)
+    for node in reversed(region.nodes):
+        if node.graph is not None and rw.is_dead(node):
+            rw.erase(node)
 
 
 def _form(region: _Region) -> Any:

@@ -45,7 +45,7 @@ class Provenance:
         self._made.append((node, at))
 
     def copied(self, node: ir.Node, *sources: ir.Node) -> None:
-        """A new node that stands for these nodes alone, wherever it was inserted."""
+        """A new node that stands for these nodes, and for no others, wherever it was inserted."""
         self._sources[node] = sources
 
     def erased(self, node: ir.Node) -> None:

@@ -19,6 +19,7 @@ from pfvm.errors import PfvmError
 
 from . import console
 from .bench.flags import bench
+from .bisection import bisect
 from .compile import compile_command
 from .diff import diff
 from .doctor import doctor
@@ -242,6 +243,7 @@ app.command()(bench)
 app.command()(explain)
 app.command()(stats)
 app.command()(diff)
+app.command()(bisect)
 
 
 @app.command()

@@ -8,6 +8,7 @@ subexpressions, dead code and scheduling.
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable, Mapping, MutableMapping
 
 import onnx
@@ -80,7 +81,6 @@ PURE_CONTRIB = frozenset(
         "Unique",
     }
 )
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
@@ -99,6 +99,8 @@ def effect(
     if identifier in known:
         return known[identifier]
     inner: list[ir.Node] = [n for graph in bodies(node) for n in graph]
+    if not inner and identifier not in functions:
+        return _own_effect(node, opset_of(node, node.domain))
     own = Effect.PURE
     if identifier in functions:
         known[identifier] = Effect.OPAQUE  # until it is known to be less; what a recursive call sees
@@ -148,32 +150,37 @@ def roots(model: ir.Model) -> list[ir.Graph]:
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The graphs in a node's attributes (If, Loop, Scan, SequenceMap), in attribute order."""
     found: list[ir.Graph] = []
-    for attr in node.attributes.values():
-        if attr.type not in _GRAPHS or attr.is_ref():
-            continue
-        if attr.type == ir.AttributeType.GRAPH:
+    for attr in node.attributes.data.values():  # of the dict itself: every pass asks every node
+        if attr.type is ir.AttributeType.GRAPH and not attr.is_ref():
             found.append(attr.as_graph())
-        elif attr.type == ir.AttributeType.GRAPHS:
+        elif attr.type is ir.AttributeType.GRAPHS and not attr.is_ref():
             found.extend(attr.as_graphs())
     return found
 
 
 def _own_effect(node: ir.Node, opset: int | None) -> Effect:
-    if node.domain == "com.microsoft" and node.op_type in PURE_CONTRIB:
-        return Effect.PURE
-    found = schema.find(node.domain, node.op_type, opset) if opset is not None else None
-    if found is None:
-        return Effect.PURE if node.domain == "" and node.op_type in schema.EXTENSIONS else Effect.OPAQUE
-    if node.domain == "":
-        if node.op_type in _CONTROL_FLOW:
-            return Effect.PURE
+    found = _operator_effect(node.domain, node.op_type, opset)
+    if found is Effect.PURE and node.domain == "":
         if node.op_type == "Dropout":
             return Effect.RANDOM if _dropout_trains(node, opset or 0) else Effect.PURE
         if node.op_type == "BatchNormalization":
             return Effect.RANDOM if _batch_norm_trains(node, opset or 0) else Effect.PURE
+    return found
+
+
+@functools.cache
+def _operator_effect(domain: str, op_type: str, opset: int | None) -> Effect:
+    """Of any node with this operator, its bodies and what it says of training mode aside."""
+    if domain == "com.microsoft" and op_type in PURE_CONTRIB:
+        return Effect.PURE
+    found = schema.find(domain, op_type, opset) if opset is not None else None
+    if found is None:
+        return Effect.PURE if domain == "" and op_type in schema.EXTENSIONS else Effect.OPAQUE
+    if domain == "" and op_type in (*_CONTROL_FLOW, "Dropout", "BatchNormalization"):
+        return Effect.PURE
     random = found.node_determinism == onnx.defs.OpSchema.NodeDeterminism.NonDeterministic  # type: ignore[attr-defined]
     # AffineGrid is marked so only because its function body holds an If.
-    return Effect.RANDOM if random and node.op_type != "AffineGrid" else Effect.PURE
+    return Effect.RANDOM if random and op_type != "AffineGrid" else Effect.PURE
 
 
 def _dropout_trains(node: ir.Node, opset: int) -> bool:

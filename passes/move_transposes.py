@@ -41,6 +41,8 @@ class MoveTransposes:
     name: ClassVar[str] = "move-transposes"
 
     def run(self, rw: Rewriter) -> None:
+        if not rw.nodes_of(("Transpose",)):
+            return
         for graph in list(rw.scopes()):
             for region in _regions(graph, rw):
                 _improve(region, rw)

@@ -33,6 +33,11 @@ def inherit(node: ir.Node, source: ir.Node) -> None:
             node.metadata_props.setdefault(key, text)
 
 
+def operator(node: ir.Node) -> str:
+    """What a rule's root is called: "Relu", or "com.microsoft::Gelu" in another domain than ai.onnx."""
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
 class Rewriter(Journal):
     """Owns every mutation of one model. Not thread-safe."""
 
@@ -48,6 +53,7 @@ class Rewriter(Journal):
         self._owner: dict[ir.Graph, ir.Node] = {}
         self._positions: dict[ir.Graph, dict[ir.Value, list[int]]] = {}
         self.grown = 0.0  # bytes that folding has added to the model
+        self._by_operator: dict[str, list[tuple[int, ir.Node]]] | None = None
         self._pooled: dict[tuple[ir.Graph, str, tuple[int, ...], bytes], ir.Value] = {}
 
     # ---- scopes
@@ -64,6 +70,24 @@ class Rewriter(Journal):
             for body in bodies(node):
                 self._owner[body] = node
                 yield from self._nested(body, root)
+
+    def nodes_of(self, operators: Iterable[str]) -> list[ir.Node]:
+        """The nodes of all scopes that have one of these operators, "Relu" or "com.microsoft::Gelu", in their order.
+
+        What was found is kept until something is rewritten: a pass that has nothing to do costs next to nothing.
+        """
+        if self._by_operator is None:
+            self._by_operator = {}
+            nodes = (node for graph in list(self.scopes()) for node in graph)
+            for position, node in enumerate(nodes):
+                self._by_operator.setdefault(operator(node), []).append((position, node))
+        found = [each for name in operators for each in self._by_operator.get(name, ())]
+        return [node for _, node in sorted(found, key=lambda each: each[0])]
+
+    def matched(self, what: str) -> None:
+        """Count one applied rewrite, once it is done: new nodes are labelled as made by it."""
+        self._by_operator = None
+        super().matched(what)
 
     def root(self, graph: ir.Graph) -> ir.Graph:
         """The main graph or function body that a nested body belongs to."""
@@ -354,8 +378,10 @@ class Rewriter(Journal):
                     inner.replace_input_with(i, None)
         for i in range(len(node.inputs)):
             node.replace_input_with(i, None)
-        assert node.graph is not None
-        node.graph.remove(node)
+        graph = node.graph
+        assert isinstance(graph, ir.Graph)
+        node.graph = None
+        graph._nodes.remove(node)  # Graph.remove goes through all outputs of the graph, each time
 
     def is_dead(self, node: ir.Node) -> bool:
         """Whether nobody reads any output and dropping the node cannot be observed."""

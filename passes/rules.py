@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from .effects import Effect
-from .rewriter import Rewriter
+from .rewriter import Rewriter, operator
 
 Rule = Callable[[ir.Node, Rewriter], bool]
 MANY_READERS = 64
@@ -44,11 +44,11 @@ def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
 
     A rule returns True when it changed the graph, and is then counted under its name.
     """
-    queue: collections.deque[ir.Node] = collections.deque()
-    queued: set[ir.Node] = set()
+    queue = collections.deque(rw.nodes_of(rules))
+    queued = set(queue)
 
     def push(node: ir.Node) -> None:
-        if _operator(node) in rules and node not in queued:
+        if operator(node) in rules and node not in queued:
             queued.add(node)
             queue.append(node)
 
@@ -65,9 +65,6 @@ def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
                 for use in uses:
                     push(use.node)
 
-    for graph in list(rw.scopes()):
-        for node in graph:
-            push(node)
     stop = rw.listen(push_neighbours)
     try:
         while queue:
@@ -77,7 +74,7 @@ def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
             if node.graph is None or not (node.domain or rw.is_standard(node)):
                 continue
             rw.node = node
-            for rule in rules[_operator(node)]:
+            for rule in rules[operator(node)]:
                 if not rule(node, rw):
                     rw.trace.refused(rule.__name__, node)
                 else:
@@ -88,10 +85,6 @@ def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
     finally:
         rw.node = None
         stop()
-
-
-def _operator(node: ir.Node) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def forward(node: ir.Node, rw: Rewriter, value: ir.Value | None, rule: str) -> bool:

@@ -6,13 +6,14 @@ import dataclasses
 import math
 from typing import ClassVar
 
+import numpy as np
 import onnx_ir as ir
 
 from .dims import same_dims, static_shape
 from .matrix_product import is_matrix_product, product, read_once
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
-from .view import constant_tensor
+from .view import constant, constant_tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,9 +24,10 @@ class FuseGemmSum:
              Gemm(g2, x2) ─ Add ─ g              w ─────────────────────── Add ─ w.new
     after:   Gemm(g1, x1) ─ Gemm(g2, x2, ·) ─ g  g ─ Mul(·, −lr) ─ Gemm(·, x, w) ─ w.new
 
-    The scale, a number known only at run time, is applied to the smaller operand, where that is smaller than the
-    product; w must be an input of the graph. The terms are the same but are scaled before they are added up, and C is
-    added in another order: results differ by rounding. It is assumed that no scaled element overflows.
+    A constant scale becomes alpha. One that is only known at run time is applied to the smaller operand, where that is
+    smaller than the product. w must be an input of the graph. The terms are the same but are scaled before they are
+    added up, and C is added in another order: results differ by rounding. It is assumed that no scaled element
+    overflows.
     """
 
     name: ClassVar[str] = "fuse-gemm-sum"
@@ -77,6 +79,44 @@ def plus_scaled_product(node: ir.Node, rw: Rewriter) -> bool:
             params["alpha"] = params.get("alpha", 1.0) * (-1 if node.op_type == "Sub" else 1)
             rw.replace(node, rw.op("Gemm", *operands, weight, at=node, **params).outputs[0])
             return True
+    return False
+
+
+@rule("Mul")
+def scaled_product(node: ir.Node, rw: Rewriter) -> bool:
+    """Mul(Gemm(a, b), number) → Gemm(a, b, alpha), for a constant that float32 holds."""
+    for term, by in (node.inputs, node.inputs[::-1]):
+        number = constant(by)
+        if number is None or number.size != 1 or number.ndim > 2:
+            continue
+        found = product(term, node, rw, "scaled_product")
+        if found is None:
+            continue
+        a, b, params = found
+        scale = params.get("alpha", 1.0) * float(number.reshape(()))
+        if not np.isfinite(scale) or float(np.float32(scale)) != scale:
+            return rw.reject("scaled_product", "alpha is a float32, which does not hold this number")
+        rw.replace(node, rw.op("Gemm", a, b, at=node, **{**params, "alpha": scale}).outputs[0])
+        return True
+    return False
+
+
+@rule("Add", "Sub")
+def plus_product(node: ir.Node, rw: Rewriter) -> bool:
+    """Sub(w, Gemm(a, b)) → Gemm(a, b, w) with alpha negative, and Add likewise where alpha is not 1."""
+    for term, weight in (node.inputs[::-1], node.inputs) if node.op_type == "Add" else (node.inputs[::-1],):
+        if weight is None or not weight.is_graph_input() or not same_dims(weight.shape, node.outputs[0].shape):
+            continue
+        found = product(term, node, rw, "plus_product")
+        if found is None:
+            continue
+        a, b, params = found
+        alpha = params.get("alpha", 1.0)
+        if node.op_type == "Add" and alpha == 1:
+            continue
+        params["alpha"] = alpha if node.op_type == "Add" else -alpha
+        rw.replace(node, rw.op("Gemm", a, b, weight, at=node, **params).outputs[0])
+        return True
     return False
 
 

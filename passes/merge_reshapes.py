@@ -110,6 +110,30 @@ def reshape_of_view(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
+@rule("Reshape")
+def product_of_rows(node: ir.Node, rw: Rewriter) -> bool:
+    """Reshape(MatMul(Reshape(x), w)), where x[…, K] is made a matrix and the result […, N] again → MatMul(x, w)."""
+    matmul = rw.producer(node.inputs[0], "MatMul")
+    rows = rw.producer(matmul.inputs[0], "Reshape") if matmul is not None else None
+    source, out = rows.inputs[0] if rows is not None else None, node.outputs[0]
+    if matmul is None or rows is None or source is None or source.shape is None or out.shape is None:
+        return False
+    flat, product, weight = rows.outputs[0], matmul.outputs[0], matmul.inputs[1]
+    if weight is None or weight.shape is None or len(weight.shape) != 2 or flat.shape is None or len(flat.shape) != 2:
+        return False
+    if len(product.uses()) > 1 or product.is_graph_output() or matmul.graph is not node.graph:
+        return rw.reject("product_of_rows", "the product of the matrix is needed elsewhere, or in another graph")
+    as_before = same_dims(ir.Shape(list(source.shape)[:-1]), ir.Shape(list(out.shape)[:-1]))
+    if len(source.shape) < 2 or not as_before or not same_dim(source.shape[-1], weight.shape[0]):
+        return rw.reject("product_of_rows", "the leading dims are not proved to be those of before")
+    if not same_dim(out.shape[-1], weight.shape[1]) or not same_dim(flat.shape[1], source.shape[-1]):
+        return rw.reject("product_of_rows", "the last dim is not proved to stay")
+    new = rw.op("MatMul", source, weight, at=node)
+    inherit(new, matmul)
+    rw.replace(node, new.outputs[0])
+    return True
+
+
 def _reshape(node: ir.Node, inner: ir.Node, rw: Rewriter, rule: str) -> bool:
     target = _target(node.outputs[0].shape)
     if target is None:

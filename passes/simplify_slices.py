@@ -11,7 +11,7 @@ import onnx_ir as ir
 from .dims import same_dims
 from .rewriter import Rewriter
 from .rules import apply_rules, forward, rule, rules_in
-from .view import constant
+from .view import RUNTIME, constant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +71,46 @@ def slice_of_slice(node: ir.Node, rw: Rewriter) -> bool:
     new = rw.op("Slice", inner.inputs[0], at=node, starts=[first + start], ends=[first + end], axes=[axis])
     rw.replace(node, new.outputs[0])
     return True
+
+
+@rule("Slice")
+def slice_of_other_axes(node: ir.Node, rw: Rewriter) -> bool:
+    """Slice(Slice(x)) along other axes, the inner one read here alone → Slice(x)."""
+    inner, out = rw.producer(node.inputs[0], "Slice"), node.inputs[0]
+    if inner is None or out is None or inner.inputs[0] is None:
+        return False
+    if len(out.uses()) != 1 or out.is_graph_output():
+        return rw.reject("slice_of_other_axes", "the inner one is needed elsewhere")
+    bounds = [_all_bounds(each, rw) for each in (inner, node)]
+    if bounds[0] is None or bounds[1] is None:
+        return rw.reject("slice_of_other_axes", "bounds, axes or rank are not known")
+    if set(bounds[0]) & set(bounds[1]):
+        return False
+    merged = sorted((bounds[0] | bounds[1]).items())
+    starts, ends, steps = zip(*(numbers for _, numbers in merged))
+    params = {"starts": starts, "ends": ends, "axes": [axis for axis, _ in merged]}
+    if set(steps) != {1}:
+        params["steps"] = steps
+    rw.replace(node, rw.op("Slice", inner.inputs[0], at=node, **params).outputs[0])
+    return True
+
+
+def _all_bounds(node: ir.Node, rw: Rewriter) -> dict[int, tuple[int, int, int]] | None:
+    """Start, end and step by axis, as they are written."""
+    view, data = rw.view(node), node.inputs[0]
+    found = [
+        view.ints("starts"),
+        view.ints("ends"),
+        view.ints("axes"),
+        view.ints("steps") if view.opset >= 10 else None,
+    ]
+    if any(each is RUNTIME for each in found) or found[0] is None or found[1] is None or data is None:
+        return None
+    starts, ends, axes, steps = found
+    axes, steps = axes or range(len(starts)), steps or (1,) * len(starts)
+    if data.shape is None:
+        return None
+    return {axis % len(data.shape): numbers for axis, *numbers in zip(axes, starts, ends, steps)}
 
 
 @rule("Slice")

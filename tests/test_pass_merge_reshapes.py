@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
+from pass_settings import assert_rewritten
 from support import HEADER, assert_same_numbers, assert_stays, model, ops, run_passes
 
 PASSES = ("merge-reshapes", "eliminate-dead-code")
@@ -105,3 +106,17 @@ def test_in_a_function() -> None:
     (function,) = compiled.functions
     assert [node.op_type for node in function.node] == ["Neg"]
     assert_same_numbers(model(text), compiled)
+
+
+ROWS = """agraph (float[B,3,4] x, float[4,5] w) => ({out} y) {{
+    s = Constant <value = int64[2] {{-1, 4}}> () t = Constant <value = int64[{rank}] {{{target}}}> ()
+    r = Reshape(x, s) m = MatMul(r, w) y = Reshape(m, t) }}"""
+
+
+def test_a_product_of_rows_needs_no_matrix() -> None:
+    assert_rewritten(ROWS.format(out="float[B,3,5]", rank=3, target="-1, 3, 5"), ["MatMul"], "merge-reshapes")
+
+
+def test_rows_that_are_regrouped_stay() -> None:
+    assert_stays(ROWS.format(out="float[C,5,3]", rank=3, target="-1, 5, 3"), "merge-reshapes")
+    assert_stays(ROWS.format(out="float[3,C,5]", rank=3, target="3, -1, 5"), "merge-reshapes")

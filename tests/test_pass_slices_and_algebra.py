@@ -19,6 +19,7 @@ def _cut(name: str, source: str, start: int, end: int, axis: int) -> str:
 I = "i = Constant <value = int64 {-2}> ()"  # noqa: E741
 PARTS = {
     "slice of slice": ("2,2", f"{_cut('p', 'x', 1, 5, 1)} {_cut('y', 'p', -3, -1, -1)}", ["Slice"]),
+    "other axes": ("1,3", f"{_cut('p', 'x', 1, 2, 0)} {_cut('y', 'p', 2, 5, -1)}", ["Slice"]),
     "one part": ("2,6", f"c = Concat <axis = 0> (x, z) {_cut('p', 'c', 2, 4, 0)} y = Neg(p)", ["Neg"]),
     "in one part": ("2,2", f"c = Concat <axis = 1> (x, z) {_cut('y', 'c', 7, 9, 1)}", ["Slice"]),
     "consecutive": (
@@ -54,7 +55,6 @@ def test_parts(shape: str, lines: str, expected: list[str]) -> None:
         ("2,6", f"{_cut('p', 'x', 0, 3, 1)} {_cut('q', 'x', 3, 6, 1)} y = Concat <axis = 1> (q, p)"),
         ("2,7", f"{_cut('p', 'x', 0, 4, 1)} {_cut('q', 'x', 3, 6, 1)} y = Concat <axis = 1> (p, q)"),
         ("2,5", f"{_cut('p', 'x', 0, 3, 1)} {_cut('q', 'x', 3, 5, 1)} y = Concat <axis = 1> (p, q)"),
-        ("1,3", f"{_cut('p', 'x', 0, 1, 0)} {_cut('y', 'p', 1, 4, 1)}"),
         ("2,4", f"c = Concat <axis = 1> (x, z) {_cut('y', 'c', 4, 8, 1)}"),
     ],
 )

@@ -97,3 +97,31 @@ def test_a_product_needed_both_ways_stays() -> None:
         "{ p = Gemm <transA = 1> (x, g) y = Transpose <perm = [1, 0]> (p) }",
         TRANSPOSE[0],
     )
+
+
+STEP = """agraph ({t}[6,3] x, {t}[6,4] g, {t}[3,4] w) => ({t}[3,4] y) {{
+    k = Constant <value = {t} {{{scale}}}> () p = Gemm <transA = 1> (x, g) {lines} }}"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        ("s = Mul(p, k) y = Sub(w, s)", "transA = 1, alpha = -0.5"),
+        ("s = Mul(k, p) y = Add(s, w)", "transA = 1, alpha = 0.5"),
+        ("y = Sub(w, p)", "transA = 1, alpha = -1.0"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_a_step_by_a_constant_rate_is_one_gemm(lines: str, left: str, kind: str) -> None:
+    text = STEP.format(t=kind, scale=0.5, lines=lines)
+    after = f"agraph ({kind}[6,3] x, {kind}[6,4] g, {kind}[3,4] w) => ({kind}[3,4] y) {{ y = Gemm <{left}> (x, g, w) }}"
+    compiled = run_passes(text, *SUM)
+    expected = run_passes(after)
+    assert [(n.op_type, list(n.input)) for n in compiled.graph.node] == [("Gemm", ["x", "g", "w"])]
+    assert_same_numbers(expected, compiled)
+    assert_same_numbers(model(text), compiled)
+
+
+def test_a_rate_that_a_float_does_not_hold_stays_double() -> None:
+    text = STEP.format(t="double", scale=0.1, lines="s = Mul(p, k) y = Sub(w, s)")
+    assert ops(run_passes(text, *SUM)) == ["Gemm", "Mul", "Sub"]

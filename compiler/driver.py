@@ -86,7 +86,7 @@ def compile_model(
 
     def after(current: ir.Model, record: PassRecord) -> None:
         runs.append(record.name)
-        _report(record, len(runs) / len(ours))
+        _report(record, len(runs) / len(passes))
         if verifier is not None and record.changed:
             record.max_difference = verifier(current, record.name)
 
@@ -95,12 +95,8 @@ def compile_model(
     rewriter.provenance.is_written = not options.strip_provenance
     rewriter.trace = trace or rewriter.trace
     ours = _with_budget(pipeline.select(options.opt_level, options.passes, disabled), options.max_growth)
-    records = pipeline.run(
-        rewriter,
-        user_rules.beside(ours, options.rules),
-        {"evaluate": evaluate},
-        after,
-    )
+    passes = user_rules.beside(ours, options.rules)
+    records = pipeline.run(rewriter, passes, {"evaluate": evaluate}, after)
     if options.strip_provenance:
         provenance.strip(working)
     return CompileResult(working, records)

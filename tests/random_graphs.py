@@ -222,7 +222,7 @@ class Builder:
         x, y = self.pick(FLOAT), self.pick(FLOAT)
         if x and y and x.shape == y.shape:
             known = self.constant(np.array(self.rng.random() < 0.5))
-            computed = self.emit("Greater", [x.name, y.name], BOOL, x.shape).name
+            computed = self.emit("Greater", [x.name, self.constant(np.float32(0.37))], BOOL, x.shape).name
             self.emit("Where", [self.rng.choice([known, computed]), x.name, y.name], FLOAT, x.shape)
 
     def split(self) -> None:
@@ -299,7 +299,7 @@ class Builder:
         x = self.pick(FLOAT)
         if x is None or self.depth > 1:
             return
-        condition = self.emit("Greater", [self.scalar(), self.constant(np.float32(0.0))], BOOL, ())
+        condition = self.emit("Greater", [self.scalar(), self.constant(np.float32(0.37))], BOOL, ())
         bodies = [self._body(x) for _ in range(2)]
         self.emit("If", [condition.name], FLOAT, x.shape, then_branch=bodies[0], else_branch=bodies[1])
 

@@ -52,6 +52,14 @@ class NoDeviceError(PfvmError, RuntimeError):
     """A known device that is not here: no such hardware, driver or library. The message says what it needs."""
 
 
+class DeviceMemoryError(PfvmError, MemoryError):
+    """A program needs more memory than its device has. The message says how much of which, and what has more."""
+
+
+class CompilerCrashError(PfvmError, RuntimeError):
+    """A device's compiler, which runs in a process of its own, died or did not end in time. Says what it said last."""
+
+
 class CaptureError(PfvmError):
     """A PyTorch function cannot be captured as a graph. Names the source line and what to write instead."""
 

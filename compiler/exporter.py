@@ -132,11 +132,16 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 
 
 def write_files(directory: pathlib.Path, files: Mapping[str, bytes]) -> None:
-    """Write files into a directory, which is made, in this order; each replaces an old one once it is complete."""
+    """Write files into a directory, which is made, in this order; each replaces an old one once it is complete.
+
+    A name may have a folder: "v5e-1x1/report.json".
+    """
     make_directory(directory)
     for name, content in files.items():
-        with staged(directory / name) as folder:
-            (folder / name).write_bytes(content)
+        path = directory / name
+        make_directory(path.parent)
+        with staged(path) as folder:
+            (folder / path.name).write_bytes(content)
 
 
 def make_directory(directory: pathlib.Path) -> None:

@@ -13,7 +13,7 @@ from pfvm.errors import NotBuiltError, OptionError, did_you_mean, short
 from pfvm.passes import pipeline, schema
 
 # Options of later versions: in the schema now, a named error until built.
-_NOT_BUILT = ("target", "mesh", "scheduler")
+_NOT_BUILT = ("mesh", "scheduler")
 
 
 class Options(pydantic.BaseModel):
@@ -61,7 +61,19 @@ class Options(pydantic.BaseModel):
     device: str | None = pydantic.Field(
         None, description="also load the compiled model there: what it cannot run is an error, and nothing is written"
     )
-    target: str | None = pydantic.Field(None, description="allow the operators of this runtime (not built yet)")
+    target: Literal["ort"] | None = pydantic.Field(
+        None, description="for this runtime alone: ort may use the operators that only ONNX Runtime has"
+    )
+    shape: tuple[str, ...] = pydantic.Field((), description="shape of an input on `device`: x=1,3,224,224")
+    precision: Literal["default", "high", "highest"] | None = pydantic.Field(
+        None, description="of float32 products on `device`, where it has a choice: a TPU's default is bfloat16 operands"
+    )
+    effort: Literal["fast", "full"] | None = pydantic.Field(
+        None, description="of the compiler for xla:tpu@TOPOLOGY: fast takes a tenth of the time for a worse program"
+    )
+    timeout: float | None = pydantic.Field(
+        None, gt=0, description="seconds that the compiler for xla:tpu@TOPOLOGY may take"
+    )
     explain: bool = pydantic.Field(False, description="print what runs where on `device`, and why")
     mesh: str | None = pydantic.Field(None, description="mesh of devices, data=2,model=4 (not built yet)")
     scheduler: str | None = pydantic.Field(None, description="scheduler of the plan (not built yet)")
@@ -73,7 +85,7 @@ class Options(pydantic.BaseModel):
             raise ValueError(f"ai.onnx has opsets 1 to {schema.newest_opset()}, not {value}")
         return value
 
-    @pydantic.field_validator("passes", "disable", "rules", mode="before")
+    @pydantic.field_validator("passes", "disable", "rules", "shape", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, (str, os.PathLike)) or callable(value) else value
@@ -98,6 +110,9 @@ class Options(pydantic.BaseModel):
                 raise NotBuiltError(f"--{name} is not built yet in this version of pfvm{elsewhere}")
         if self.explain and self.device is None:
             raise ValueError("--explain tells what runs where on a device: give --device as well")
+        for name in ("shape", "precision", "effort", "timeout"):
+            if getattr(self, name) not in (None, ()) and self.device is None:
+                raise ValueError(f"--{name} is for a device: give --device as well")
         return self
 
 
@@ -171,7 +186,7 @@ def from_args(args: Sequence[str]) -> dict[str, Any]:
         value: Any = text if equals else True
         if name in ("O", "opt_level") and text.isdigit():
             value = int(text)
-        if name in ("passes", "pass", "p", "disable", "rules"):
+        if name in ("passes", "pass", "p", "disable", "rules", "shape"):
             value = (*values.get(name, ()), value)
         values[name] = value
     return values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx
@@ -14,9 +15,10 @@ from pfvm.compiler.importer import read_model
 from pfvm.compiler.options import Options, parse
 from pfvm.errors import InputError, OptionError, short
 
-from .device import Device, device_files, load_executable, parse_device
+from .device import Device, device_files, load_executable, parse_device, parse_devices
 from .ort import evaluate
-from .synthesis import workable
+from .synthesis import parse_shapes, workable
+from .topologies import compile_for_each
 from .verify import make_verifier
 
 if TYPE_CHECKING:
@@ -50,25 +52,39 @@ def optimize(model: Model, **options: Any) -> Model:
     return result
 
 
-def compile_source(source: Any, options: Options) -> CompileResult:
+def compile_source(source: Any, options: Options, reports: dict[str, Any] | None = None) -> CompileResult:
     """Reads a model, compiles it with ONNX Runtime as the folding engine and writes what the options ask for.
 
     With `options.device`, the compiled model is loaded there first: what the device cannot run is an error. With an
     artifacts directory too, it gets the files that tell what the device's compiler decided (l3ir.txt, report.json, …):
-    where that takes a call, the model runs once with made-up inputs, InputError where none fit.
+    where that takes a call, the model runs once with made-up inputs, InputError where none fit. `options.device` may
+    be a list of topologies (xla:tpu@v5e:1x1,v6e:1x1); then each has a folder there.
+
+    reports: gets the content of report.json of each topology by the device's name, {"error": …} where it failed.
     """
     if options.device is None:
         return compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier)
-    device = parse_device(options.device)
-    device.require()  # before any work is done
+    devices = parse_devices(options.device)
+    for device in devices:
+        device.require()  # before any work is done
+    shapes = parse_shapes(options.shape)
 
-    def accept(model: ir.Model) -> dict[str, bytes]:
-        executable = load_executable(model, device)
+    def accept(model: ir.Model) -> Mapping[str, bytes]:
+        given = device_options(options)
+        if devices[0].topology is not None:
+            found = compile_for_each(model, devices, {**given, "shapes": shapes}, {} if reports is None else reports)
+            return {} if options.artifacts is None else found
+        executable = load_executable(model, devices[0], **given)
         if options.artifacts is None:
             return {}
-        return device_files(executable, device, lambda: workable(model, executable))
+        return device_files(executable, devices[0], lambda: workable(model, executable, shapes=shapes))
 
     return compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier, accept=accept)
+
+
+def device_options(options: Options) -> dict[str, Any]:
+    """The options of compiling that are the device's, None where they are not given."""
+    return {"precision": options.precision, "effort": options.effort, "timeout": options.timeout}
 
 
 def load(
@@ -88,10 +104,14 @@ def load(
         integer_kernels=True: quantized groups on int8 kernels, faster and a quantization step off here and there.
         optimize=False: the graph exactly as written, without ONNX Runtime's own optimizations.
     options of xla:cpu:
+        precision="default"|"high"|"highest": of float32 products, on GPUs and TPUs.
         max_compilations=N: how many sets of input shapes may be compiled; default: 64.
         more, on what runs on the host and how shapes are grouped: see pfvm.runtime.xla.executable.XlaExecutable.
 
-    Raises InvalidModelError, UnsupportedOpError (names the node), OptionError, NotBuiltError, MissingExtraError, and
+    options of xla:tpu@TOPOLOGY, which compiles for a TPU that is not here and runs nothing: precision; effort="fast";
+        shapes={"x": (1, 3, 224, 224)} where dimensions are open; timeout=SECONDS.
+
+    Raises InvalidModelError, UnsupportedOpError (names the node), OptionError, MissingExtraError, NoDeviceError, and
     InputError for a model of another type.
     """
     if not isinstance(model, (str, os.PathLike, bytes, onnx.ModelProto, ir.Model)):

@@ -74,6 +74,20 @@ def _xla_files(executable: Executable, call: Callable[[], object]) -> dict[str, 
     return files_of(executable)
 
 
+def _load_ahead(model: ir.Model, name: str, platform: str, options: dict[str, Any]) -> Executable:
+    from .xla.ahead import AheadExecutable
+
+    return AheadExecutable(model, name.partition("@")[2], **options)
+
+
+def _ahead_files(executable: Executable, call: Callable[[], object]) -> dict[str, bytes]:
+    from .xla.ahead import AheadExecutable
+    from .xla.tpu_report import files_of
+
+    assert isinstance(executable, AheadExecutable)
+    return files_of(executable)  # no call: there is nothing to run it on
+
+
 def _load_emulator(model: ir.Model, name: str, platform: str, options: dict[str, Any]) -> Executable:
     from .emulator.executable import EmulatorExecutable
 
@@ -97,7 +111,15 @@ def _emulator_files(executable: Executable, call: Callable[[], object]) -> dict[
     return files_of(executable.plans[0])
 
 
-# By `Device.backend`.
+# Of devices with a topology, which are compiled for and not here.
+AHEAD = Backend(
+    options=("precision", "effort", "shapes", "timeout"),
+    load=_load_ahead,
+    ops=_xla_ops,
+    host_ops=dict,
+    files=_ahead_files,
+)
+# By `Device.backend`, of all others.
 BACKENDS = {
     "pfvm": Backend(
         options=("threads", "custom_ops_library", "optimize", "integer_kernels", "spinning"),
@@ -107,7 +129,7 @@ BACKENDS = {
         files=_no_files,
     ),
     "xla": Backend(
-        options=("max_compilations", "allow_host", "cut_shapes", "bucket", "fusion"),
+        options=("max_compilations", "allow_host", "cut_shapes", "bucket", "fusion", "mesh", "shard", "precision"),
         load=_load_xla,
         ops=_xla_ops,
         host_ops=_xla_host_ops,

@@ -14,8 +14,10 @@ from pfvm.compiler.driver import CompileResult
 from pfvm.compiler.driver import compile_source as compile_with
 from pfvm.errors import InputError, MissingExtraError, OptionError, did_you_mean, short
 
+from .api import device_options as options_of
 from .device import Device, device_files, load_executable, parse_device
 from .ort import evaluate
+from .prefetch import Prefetched
 from .synthesis import workable
 from .verify import make_verifier
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pfvm.compiler.capture.export import Exported
 
     from .executable import Executable
+    from .torch_step import StepState
 
     Run = Callable[[dict[str, Any]], dict[str, Any]]  # feeds → results, by name
 
@@ -53,6 +56,8 @@ def compile(
     codegen_dir: folder for model.onnx (as captured), pfvm.onnx (as run), passes.json, and what the device's compiler
         decided: l3ir.txt, report.json and, for mncore2 devices, the other files of a plan. XLA compiles at once then,
         for the example's shapes where they are fixed.
+        For xla:tpu@TOPOLOGY it has all that the compiler made, and a call raises NoDeviceError; it is compiled with and
+        without a folder.
     options: an Options, a mapping of its fields, or a JSON file {"args": ["--flag=value"]}; "<codegen_dir>" in it is
         replaced by the folder.
     freeze: False: weights are read at every call, so training between two calls shows. True: they are constants, and
@@ -64,7 +69,7 @@ def compile(
         read once a call; random numbers are those of K calls of one step.
     device_options: the options that `pfvm.load` takes for this device, {"threads": 1} say.
 
-    Raises CaptureError (names the source line), OptionError, NotBuiltError, MissingExtraError.
+    Raises CaptureError (names the source line), OptionError, MissingExtraError, NoDeviceError, DeviceMemoryError.
     """
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError("pfvm.compile", "torch")
@@ -84,12 +89,13 @@ def compile(
     loaded: list[tuple[Executable, Run]] = []
 
     def accept(model: ir.Model) -> dict[str, bytes]:
-        executable = load_executable(model, target, **(device_options or {}))
+        executable = load_executable(model, target, **{**options_of(settings), **(device_options or {})})
         run, rehearse = runner(exported, executable, steps_per_call)
         loaded.append((executable, run))
-        if settings.artifacts is None:
+        if settings.artifacts is None and target.topology is None:
             return {}
-        return device_files(executable, target, lambda: workable(model, rehearse))
+        files = device_files(executable, target, lambda: workable(model, rehearse))
+        return {} if settings.artifacts is None else files
 
     result = compile_with(exported.model, settings, evaluate=evaluate, make_verifier=make_verifier, accept=accept)
     return CompiledFunction(exported, result, *loaded[0], target, settings.artifacts, steps_per_call)
@@ -168,11 +174,30 @@ class CompiledFunction:
         self._as_array, self._as_tensor = as_array, as_tensor
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run once with the current weights."""
+        """Run once with the current weights. The only argument may be a batch of `pfvm.prefetch`."""
+        if len(args) == 1 and isinstance(args[0], Prefetched):
+            return self._packed(args[0].run(self))
+        return self._packed(self._run(self.feeds(*args, **kwargs)))
+
+    def run(self, feeds: dict[str, Any]) -> dict[str, Any]:
+        """Run once on arrays by the names of the graph's inputs; results by the names of its outputs."""
+        return self._run(feeds)
+
+    def feeds(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The arguments of a call as arrays by the names of the graph's inputs. Raises InputError."""
         positional = self._positional(args, kwargs)
         given = self.signature.inputs.unpack(positional, self.signature.argument_names)
-        feeds = {name: self._as_array(name, value) for name, value in given.items()}
-        results = self._run(feeds)
+        return {name: self._as_array(name, value) for name, value in given.items()}
+
+    @property
+    def step(self) -> StepState | None:
+        """What runs a training step; None for a function that changes nothing."""
+        from .torch_step import StepState
+
+        owner = getattr(self._run, "__self__", None)
+        return owner if isinstance(owner, StepState) else None
+
+    def _packed(self, results: dict[str, Any]) -> Any:
         sizes = self.signature.size_outputs if self.steps_per_call is None else ()
         return self.signature.outputs.pack(
             {n: v.item() if n in sizes else self._as_tensor(v) for n, v in results.items()}

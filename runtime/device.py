@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pfvm.errors import (
-    MissingExtraError,
-    NoDeviceError,
-    NotBuiltError,
-    OptionError,
-    UnsupportedOpError,
-    did_you_mean,
-    short,
-)
+from pfvm.errors import MissingExtraError, NoDeviceError, OptionError, UnsupportedOpError, did_you_mean, short
 
-from .backends import BACKENDS, Backend, Operator
+from .backends import AHEAD, BACKENDS, Backend, Operator
+from .hardware import nvidia_gpu_is_here, tpu_is_here
+from .topology import parse_topology
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from .executable import Executable
 
-Status = Literal["ready", "missing", "not built"]
+Status = Literal["ready", "compile-only", "missing"]
 
 
 @dataclass(frozen=True)
@@ -40,25 +35,37 @@ class Device:
     modules: tuple[str, ...] = ()  # the modules that this extra brings; one of them is enough
     library: tuple[str, str] | None = None  # a package and the pattern of a file in it that must be there
     command: str | None = None  # how to install it, where no extra does
-    built: bool = True
     topology: str | None = None
 
     @property
     def status(self) -> Status:
-        """ "ready"; "missing" when its extra is not installed; "not built" when this version has no such backend."""
-        if not self.built:
-            return "not built"
+        """ "ready"; "missing" when its extra is not installed; "compile-only" when that is, without the hardware."""
         if self.modules and not any(importlib.util.find_spec(module) for module in self.modules):
             return "missing"
         if self.library is not None and not _has_file(*self.library):
             return "missing"
+        if self.topology is not None or (self.platform == "tpu" and not tpu_is_here()):
+            return "compile-only"
         return "ready"
 
     @property
+    def presence(self) -> str:
+        """What a user can expect of it here: "present", "compile-only", "emulated", "missing", or "no GPU"."""
+        if self.status != "ready":
+            return self.status
+        if self.platform == "cuda" and not nvidia_gpu_is_here():
+            return "no GPU"
+        return "emulated" if self.backend == "mncore2" else "present"
+
+    @property
     def advice(self) -> str:
-        """What to do where the status is not "ready", else what the device is."""
+        """What the device is, and what it needs where it is not there."""
         if self.status == "missing":
             return f"{self.note}; install it with: {self._install}"
+        if self.presence == "no GPU":
+            return f"{self.note}; its software is installed, and no GPU with its driver is here"
+        if self.status == "compile-only" and self.topology is None:
+            return f"{self.note}; no TPU is here"
         return self.note
 
     @property
@@ -66,15 +73,18 @@ class Device:
         return self.command or f"pip install 'pfvm[{self.extra}]'"
 
     def require(self) -> None:
-        """Raises MissingExtraError, NoDeviceError or NotBuiltError unless the device is ready."""
+        """Raises MissingExtraError or NoDeviceError unless the device is ready, or one to compile for."""
         status = self.status
         if status == "missing" and self.extra is None:
             raise NoDeviceError(f"device {self.name} ({self.note}) is not here; install it with: {self._install}")
         if status == "missing":
             raise MissingExtraError(f"device {self.name}", self.extra or "")
-        if status == "not built":
+        if status == "compile-only" and self.topology is None:
             ready = ", ".join(d.name for d in _TABLE if d.status == "ready")
-            raise NotBuiltError(f"device {self.name} is not built in this version ({self.note}); ready here: {ready}")
+            raise NoDeviceError(
+                f"device {self.name}: no TPU is here; {self.name}@v5e:1x1, or another topology, compiles for one all "
+                f"the same, and these run here: {ready}"
+            )
 
 
 def _has_file(package: str, pattern: str) -> bool:
@@ -104,7 +114,12 @@ _TABLE = (
         modules=("jax_cuda13_plugin", "jax_cuda12_plugin"),
     ),
     Device(
-        "xla:tpu", "xla", "tpu", "XLA on a TPU; xla:tpu@TOPOLOGY compiles for one that is not attached", built=False
+        "xla:tpu",
+        "xla",
+        "tpu",
+        "XLA on a TPU; xla:tpu@TOPOLOGY compiles for one that is not attached",
+        extra="tpu",
+        modules=("libtpu",),
     ),
     Device("mncore2:emu", "mncore2", "emu", "emulated MN-Core 2: the planned graph in numpy"),
     Device("mncore2:auto", "mncore2", "auto", "MN-Core 2, emulated: there is no program for a board"),
@@ -118,7 +133,7 @@ def devices() -> list[Device]:
 
 
 def parse_device(text: str | Device) -> Device:
-    """The device that a string names. Raises OptionError, with the list of known devices, for an unknown one."""
+    """The device that a string names. Raises OptionError, with those that are known, for another device or topology."""
     if isinstance(text, Device):
         return text
     if not isinstance(text, str):
@@ -133,21 +148,33 @@ def parse_device(text: str | Device) -> Device:
         return device
     if device.platform != "tpu" or not topology:
         raise OptionError(f"device {text!r}: only xla:tpu takes a topology, as in xla:tpu@v5e:1x1")
-    return Device(text, device.backend, device.platform, device.note, built=device.built, topology=topology)
+    if "," in topology:
+        raise OptionError(f"device {text!r}: one topology; `pfvm compile` takes several, and compares them")
+    found = parse_topology(topology)
+    note = f"{found.chip.kind}, {found.devices} device{'s' if found.devices > 1 else ''}, compiled for with libtpu"
+    return dataclasses.replace(device, name=f"{name}@{found.name}", note=note, topology=found.name)
+
+
+def parse_devices(text: str) -> list[Device]:
+    """As `parse_device`, of a list of topologies: "xla:tpu@v5e:1x1,v6e:1x1" are two devices."""
+    name, at, topologies = text.partition("@")
+    names = [f"{name}@{each.strip().removeprefix(f'{name}@')}" for each in topologies.split(",")] if at else [text]
+    return list({device.name: device for device in map(parse_device, names)}.values())
 
 
 def load_executable(model: ir.Model, device: str | Device = "pfvm:cpu", **options: Any) -> Executable:
     """Loads a model (not changed) on a device.
 
     options go to the backend: threads, spinning, custom_ops_library, integer_kernels for pfvm devices;
-    max_compilations, allow_host, cut_shapes, bucket and fusion for xla devices (see XlaExecutable); exact, scheduler,
-    float_dtype, sram_budget, search_steps, time_budget and seed for mncore2 devices (see EmulatorExecutable).
-    Raises OptionError for an unknown device or option, NotBuiltError, MissingExtraError, NoDeviceError, and
-    what the backend raises for the model.
+    max_compilations, allow_host, cut_shapes, bucket, fusion and precision for xla devices (see XlaExecutable);
+    precision, effort, shapes and timeout for xla:tpu@TOPOLOGY (see AheadExecutable); exact, scheduler, float_dtype,
+    sram_budget, search_steps, time_budget and seed for mncore2 devices (see EmulatorExecutable).
+    Raises OptionError for an unknown device or option, MissingExtraError, NoDeviceError, and what the backend raises
+    for the model.
     """
     device = parse_device(device)
     device.require()
-    backend = BACKENDS[device.backend]
+    backend = _backend(device)
     try:
         return backend.load(model, device.name, device.platform, _checked(device, backend, options))
     except UnsupportedOpError as error:
@@ -163,7 +190,11 @@ def device_files(executable: Executable, device: str | Device, call: Callable[[]
     """Name and content of the files that tell what the device's compiler decided for an executable, none for ONNX
     Runtime. `call`: a call of it, made where the compiler decides at the first one.
     """
-    return BACKENDS[parse_device(device).backend].files(executable, call)
+    return _backend(parse_device(device)).files(executable, call)
+
+
+def _backend(device: Device) -> Backend:
+    return AHEAD if device.topology is not None else BACKENDS[device.backend]
 
 
 def _elsewhere(model: ir.Model, device: Device) -> list[str]:
@@ -177,10 +208,10 @@ def _elsewhere(model: ir.Model, device: Device) -> list[str]:
 def device_ops(device: Device) -> dict[Operator, tuple[int, ...]]:
     """(domain, operator) → the opset versions from which the device has a kernel or a lowering of its own.
 
-    Domain "" is ai.onnx. A GPU has those of the CPU: they are lowered for both, or ONNX Runtime falls back to the CPU.
-    Raises NotBuiltError and MissingExtraError.
+    Domain "" is ai.onnx. GPUs and TPUs have those of the CPU: they are lowered for all, or ONNX Runtime falls back to
+    the CPU. Raises MissingExtraError.
     """
-    (_BY_NAME[f"{device.backend}:cpu"] if device.platform == "cuda" else device).require()
+    (_BY_NAME[f"{device.backend}:cpu"] if device.platform in ("cuda", "tpu") else device).require()
     return BACKENDS[device.backend].ops()
 
 

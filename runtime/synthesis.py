@@ -30,6 +30,7 @@ def synthesize(
     shapes: Mapping[str, Sequence[int]] | None = None,
     fill: Fill = "random",
     size: int = 2,
+    largest: int | None = None,
 ) -> dict[str, Any]:
     """One set of feeds for the model's required inputs; overridable initializers keep their stored values.
 
@@ -38,6 +39,7 @@ def synthesize(
     fill: "random" draws floats from N(0, 1) and integers from the range that the graph implies; "zero" gives zeros
         (the nearest value in the range where zero is not in it).
     size: of symbolic dims that `shapes` does not bind (spatial dims of images are at least 32).
+    largest: tensors of more elements are left out.
 
     Raises OptionError for a shape that names no input or has another rank, InputError for a map input.
     """
@@ -46,12 +48,30 @@ def synthesize(
     check_shapes(specs, shapes)
     sizes = _symbol_sizes(specs, shapes, size)
     ranges = input_ranges(model, sizes)
+    extents = {spec: _shape(spec, shapes, sizes, size) for spec in specs}
     return {
-        spec.name: _value(
-            spec, _shape(spec, shapes, sizes, size), ranges.get(spec.name), _generator(seed, spec.name), fill
-        )
-        for spec in specs
+        spec.name: _value(spec, shape, ranges.get(spec.name), _generator(seed, spec.name), fill)
+        for spec, shape in extents.items()
+        if largest is None or spec.kind != "tensor" or math.prod(shape) <= largest
     }
+
+
+def input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...] | None]:
+    """The shape of each required input where `shapes` and the signature fix it, None where they leave it open.
+
+    A symbolic dim that `shapes` binds has that size in every input. Raises OptionError as `synthesize` does.
+    """
+    specs = specs_of(model)[0]
+    check_shapes(specs, shapes)
+    bound = _bound_sizes(specs, shapes)
+    found: dict[str, tuple[int, ...] | None] = {}
+    for spec in specs:
+        dims: Sequence[Any] | None = shapes.get(spec.name)
+        if dims is None and spec.shape is not None:
+            dims = [bound.get(dim, dim) if isinstance(dim, str) else dim for dim in spec.shape]
+        is_fixed = dims is not None and all(isinstance(dim, int) for dim in dims)
+        found[spec.name] = tuple(dims or ()) if is_fixed else None
+    return found
 
 
 def workable(
@@ -108,15 +128,21 @@ def check_shapes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]
 
 
 def _symbol_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]], size: int) -> dict[str, int]:
+    sizes = _bound_sizes(specs, shapes)
+    for spec in specs:
+        for axis, dim in enumerate(spec.shape or ()):
+            if isinstance(dim, str):
+                sizes.setdefault(dim, _default_size(spec, axis, size))
+    return sizes
+
+
+def _bound_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Those that the given shapes fix."""
     sizes: dict[str, int] = {}
     for spec in specs:
         for dim, given in zip(spec.shape or (), shapes.get(spec.name, ())):
             if isinstance(dim, str) and sizes.setdefault(dim, given) != given:
                 raise OptionError(f"shape of {spec.name!r}: {dim!r} is {given} here and {sizes[dim]} in another input")
-    for spec in specs:
-        for axis, dim in enumerate(spec.shape or ()):
-            if isinstance(dim, str):
-                sizes.setdefault(dim, _default_size(spec, axis, size))
     return sizes
 
 

@@ -1,4 +1,4 @@
-"""Promise: every documented device is known; what is missing or not built says so, and what to do."""
+"""Promise: every documented device is known; what is missing says so, and what to do."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import onnx
 import onnx_ir as ir
 import pfvm
 import pytest
-from pfvm.errors import MissingExtraError, NoDeviceError, NotBuiltError, OptionError, UnsupportedOpError
-from pfvm.runtime.device import devices, load_executable, parse_device
+from pfvm.errors import MissingExtraError, NoDeviceError, OptionError, UnsupportedOpError
+from pfvm.runtime.device import devices, load_executable, parse_device, parse_devices
 from support import has_gpu
 
 TEXT = '<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Relu (x) }'
@@ -41,11 +41,53 @@ def test_only_a_tpu_has_a_topology(text: str) -> None:
         parse_device(text)
 
 
-@pytest.mark.parametrize("name", [d.name for d in devices() if not d.built] + ["xla:tpu@v5e:1x1"])
-def test_devices_of_later_versions_say_so(name: str) -> None:
-    assert parse_device(name).status == "not built"
-    with pytest.raises(NotBuiltError, match=f"device {name} is not built in this version"):
-        load_executable(relu(), name)
+def test_a_tpu_that_is_not_here_can_be_compiled_for() -> None:
+    device = parse_device("xla:tpu")
+    if device.status != "compile-only":
+        pytest.skip(f"xla:tpu is {device.status} here")
+    with pytest.raises(
+        NoDeviceError, match=r"device xla:tpu: no TPU is here; xla:tpu@v5e:1x1.*these run here: pfvm:cpu"
+    ):
+        load_executable(relu(), "xla:tpu")
+    assert parse_device("xla:tpu@v5e:1x1").presence == "compile-only"
+
+
+def test_without_libtpu_a_tpu_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "libtpu" else found(name, *rest)
+    )
+    for name in ("xla:tpu", "xla:tpu@v5e:1x1"):
+        assert parse_device(name).status == "missing"
+        with pytest.raises(
+            MissingExtraError, match=rf"device {name} needs the 'tpu' extra: pip install 'pfvm\[tpu\]'$"
+        ):
+            load_executable(relu(), name)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("v5:1x1", r"no chip 'v5'; did you mean 'v5e:1x1'\?; chips: v2, v3, v4, v5e, v5p, v6e, tpu7x"),
+        ("v5e:1", r"v5e has 2 dimensions, v5e:XxY; did you mean"),
+        ("v4:2x2", r"v4 has 3 dimensions, v4:XxYxZ; did you mean 'v4:2x2x1'"),
+        ("v6e:0x1", r"v6e has 2 dimensions"),
+        ("v5e:1x1,v6e:1x1", r"one topology; `pfvm compile` takes several"),
+    ],
+)
+def test_a_topology_is_checked(text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse_device(f"xla:tpu@{text}")
+
+
+def test_a_list_of_topologies_is_a_list_of_devices() -> None:
+    names = [device.name for device in parse_devices("xla:tpu@v5e:1x1, v6e:2x2,v5e:1x1")]
+    assert names == ["xla:tpu@v5e:1x1", "xla:tpu@v6e:2x2"]
+
+
+def test_every_device_says_what_to_expect_of_it() -> None:
+    assert {d.name: d.presence for d in devices()}["mncore2:emu"] == "emulated"
+    assert {d.presence for d in devices()} <= {"present", "compile-only", "emulated", "missing", "no GPU"}
 
 
 @pytest.mark.parametrize("name", ["pfvm:cuda", "xla:cuda"])

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pfvm.errors import CaptureError, NotBuiltError, OptionError  # noqa: E402
+from pfvm.errors import CaptureError, OptionError  # noqa: E402
 from torch import nn  # noqa: E402
 
 DEVICES = ["pfvm:cpu", "xla:cpu"]
@@ -114,7 +114,7 @@ def test_what_is_refused_has_a_name() -> None:
     assert_close(run(options={"opt_level": 0}), torch.full((2,), 2.0))
     for arguments, error, message in (
         ({"options": {"device": "toaster"}}, OptionError, "known devices: pfvm:cpu"),
-        ({"options": {"device": "xla:tpu"}}, NotBuiltError, "not built"),
+        ({"options": {"device": "xla:tpu@v9"}}, OptionError, "no chip .v9."),
         ({"options": {"nonsense": 1}}, OptionError, "no option --nonsense"),
         ({"mode": "max-autotune"}, OptionError, "no modes"),
     ):

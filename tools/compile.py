@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pfvm.errors import OptionError
@@ -75,13 +75,36 @@ def compile_command(
         ),
     ] = False,
     device: Annotated[
-        str | None, typer.Option("--device", help="Also load it there: what it cannot run is an error.")
+        str | None,
+        typer.Option(
+            "--device",
+            help="Also load it there: what it cannot run is an error. xla:tpu@v5e:1x1,v6e:1x1 compiles for TPUs that "
+            "are not here, and compares them.",
+        ),
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option("--shape", help="Shape of an input on the device: x=1,3,224,224. Repeatable.")
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precision",
+            help="Of float32 products on a GPU or TPU: default (on a TPU of bfloat16 operands), high or highest "
+            "(float32, the default of a GPU).",
+        ),
+    ] = None,
+    effort: Annotated[
+        str | None,
+        typer.Option("--effort", help="For xla:tpu@TOPOLOGY: full (the default), or fast for a first look."),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", help="For xla:tpu@TOPOLOGY: seconds that the compiler may take.")
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print what runs where on the device, and why.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead of a line: nodes, bytes, passes.")
     ] = False,
-    target: Annotated[str | None, typer.Option("--target", help="Not built yet.", hidden=True)] = None,
+    target: Annotated[str | None, typer.Option("--target", help="Write for one runtime alone: ort.")] = None,
     mesh: Annotated[str | None, typer.Option("--mesh", help="Not built yet.", hidden=True)] = None,
     scheduler: Annotated[str | None, typer.Option("--scheduler", help="Not built yet.", hidden=True)] = None,
 ) -> None:
@@ -98,12 +121,18 @@ def compile_command(
     placeholders = {} if artifacts is None else {"codegen_dir": str(artifacts)}
     options = parse(option_json, placeholders=placeholders, **given)
     written = [str(path) for path in (options.output, options.artifacts) if path is not None]
-    if not written and not options.explain:
+    is_estimate = "@" in (options.device or "")
+    if not written and not options.explain and not is_estimate:
         raise OptionError("nothing would be written: give -o FILE or --artifacts DIR")
     start = time.perf_counter()
+    reports: dict[str, Any] = {}
     with working(f"compiling {model}"):
-        result = compile_source(model, options)
-    print_compiled(result, time.perf_counter() - start, written, as_json)
+        result = compile_source(model, options, reports)
+    print_compiled(result, time.perf_counter() - start, written, as_json, reports)
+    if reports and not as_json:
+        from .topologies import print_topologies
+
+        print_topologies(reports)
     if options.explain and options.device is not None:
         from .segments import print_segments
 

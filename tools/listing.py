@@ -10,6 +10,7 @@ from typing import Any
 from pfvm import passes
 from pfvm.passes import pipeline
 from pfvm.runtime.device import device_ops, devices, host_ops, parse_device
+from pfvm.runtime.topology import chips
 
 from .console import out, print_json, table
 from .official_failures import KNOWN_FAILURES, Failure
@@ -59,14 +60,20 @@ def describe_pass(name: str) -> tuple[list[str], str]:
 
 
 def print_devices(as_json: bool = False) -> None:
-    """Each device with its status and what to install. As JSON: [{"name", "status", "advice"}]."""
+    """Each device: present, compile-only, emulated, or missing and what to install.
+
+    As JSON: [{"name", "status", "presence", "advice"}].
+    """
     if as_json:
-        print_json([{"name": d.name, "status": d.status, "advice": d.advice} for d in devices()])
+        fields = ("name", "status", "presence", "advice")
+        print_json([{field: getattr(device, field) for field in fields} for device in devices()])
         return
-    rows = table("device", "status", "what it is")
+    rows = table("device", "here", "what it is")
     for device in devices():
-        rows.add_row(device.name, device.status, device.advice)
+        rows.add_row(device.name, device.presence, device.advice)
     out().print(rows)
+    shapes = ", ".join(f"{chip.name}:{'x'.join('XYZ'[: chip.dims])}" for chip in chips().values())
+    out().print(f"TOPOLOGY is {shapes}; as in xla:tpu@v5e:2x2", soft_wrap=True)
 
 
 def print_ops(device_name: str, as_json: bool = False) -> None:

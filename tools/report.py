@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .console import err, human_bytes, is_quiet, out, print_json
@@ -13,11 +13,19 @@ if TYPE_CHECKING:
     from .check import Report
 
 
-def print_compiled(result: CompileResult, seconds: float, written: Sequence[str], as_json: bool = False) -> None:
-    """On stderr: one line with what was written, nodes and bytes, then a table. Or passes.json with "written"."""
+def print_compiled(
+    result: CompileResult,
+    seconds: float,
+    written: Sequence[str],
+    as_json: bool = False,
+    reports: Mapping[str, Any] | None = None,
+) -> None:
+    """On stderr: one line with what was written, nodes and bytes, then a table. Or passes.json with "written", and
+    "devices": the `reports` of xla:tpu@TOPOLOGY by device."""
     summary = result.summary()
     if as_json:
-        print_json({**summary, "seconds": seconds, "written": list(written)})
+        devices = {"devices": dict(reports)} if reports else {}
+        print_json({**summary, "seconds": seconds, "written": list(written), **devices})
         return
     nodes, size = summary["nodes"], summary["bytes"]
     parts = []

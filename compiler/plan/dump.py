@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import onnx_ir as ir
 from pfvm.errors import InvalidModelError
@@ -26,13 +27,15 @@ def print_l3ir(model: ir.Model, machine: Machine | None) -> str:
 
 
 def l3ir_nodes(model: ir.Model, machine: Machine | None) -> list[L3Node]:
-    """The blocks that `print_l3ir` prints, one per node of the graph."""
-    return [_node_block(node, machine) for node in model.graph]
+    """The blocks that `print_l3ir` prints, one per node; those of a loop's body follow the loop."""
+    return [_node_block(node, machine) for node in model.graph.all_nodes()]
 
 
 def l3ir_name(value: ir.Value) -> str:
-    """A value's name in the text: blanks, brackets and commas, which separate names there, as %20."""
-    return re.sub(r"[\s(),%…]", lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), value.name or "")
+    """A value's name in the text: blanks, brackets and commas, which separate names there, as %20; so are gaps."""
+    return re.sub(
+        r"[\s(),%…]|\.{3}", lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), value.name or ""
+    )
 
 
 def _node_block(node: ir.Node, machine: Machine | None) -> L3Node:
@@ -47,8 +50,16 @@ def _node_block(node: ir.Node, machine: Machine | None) -> L3Node:
         tuple(_value_line(value, machine, is_transfer) for value in outputs),
         tuple("" if value is None else l3ir_name(value) for value in given) + _attribute_names(node),
         tuple(l3ir_name(value) for value in outputs),
-        (GATHERED_FLAG,) if GATHERED in node.metadata_props else (),
+        (*((GATHERED_FLAG,) if GATHERED in node.metadata_props else ()), *_figures(node)),
     )
+
+
+def _figures(node: ir.Node) -> Iterator[str]:
+    """Of another compiler's program: the cycles that it states for a node, and how often a loop runs."""
+    for name, shown in (("estimated_cycles", "cycles"), ("trips", "trips")):
+        attribute = node.attributes.get(name)
+        if attribute is not None and attribute.type == ir.AttributeType.INT and not is_move(node):
+            yield f"{shown}={attribute.as_int()}"
 
 
 def _attribute_names(node: ir.Node) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ XLA's scheduled programs are read into the same graphs, texts and reports as our
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -25,6 +27,11 @@ class ForeignPlacement:
     location: str | None = None
     address: int | None = None
     parent: str | None = None
+
+    def to_json(self) -> str:
+        """One line of JSON, of what is known."""
+        known = {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
+        return json.dumps(known, separators=(",", ":"))
 
 
 def find_foreign(value: ir.Value) -> ForeignPlacement | None:

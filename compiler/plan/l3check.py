@@ -15,7 +15,6 @@ from .placement import DRAM, IMMEDIATE
 from .text import L3Node, L3Value, has_gap
 
 Severity = Literal["error", "warning"]
-ELSEWHERE = ("HBM", "HOST", "VMEM")  # memories of other compilers' programs, where inputs are
 
 
 class Finding(NamedTuple):
@@ -149,10 +148,11 @@ def _order(nodes: Sequence[L3Node], machine: Machine) -> Iterator[Finding]:
     if is_shortened(nodes):
         return  # nodes may be missing
     made: set[str] = set()
-    given = (None, IMMEDIATE, DRAM, *ELSEWHERE)
+    given = (None, IMMEDIATE, DRAM)
     for node in nodes:
         for value in node.inputs:
-            if value is not None and value.name not in made and value.get("loc") not in given:
+            is_ours = value is not None and value.get("layout_kind") in (None, "MNCore")
+            if value is not None and is_ours and value.name not in made and value.get("loc") not in given:
                 yield _error(node, value.name, f"nothing before this node puts it into {value.get('loc')}")
         for result in node.results:
             if result in made:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pfvm.errors import NotBuiltError
+from pfvm.errors import NoDeviceError
 from pfvm.runtime.device import Device, parse_device
 
 # Strings of the MLSDK → the device that will run them.
@@ -16,7 +16,7 @@ _BOARD = re.compile(r"mncore2:[0-7]")
 class MNDevice:
     """A device: "pfvm:cpu", "xla:cpu" or another of `pfvm.devices()`.
 
-    The boards "mncore2:0" … and "emu2" are emulated. Raises OptionError for an unknown string, NotBuiltError,
+    The boards "mncore2:0" … and "emu2" are emulated. Raises OptionError for an unknown string, NoDeviceError,
     MissingExtraError.
     """
 
@@ -27,8 +27,8 @@ class MNDevice:
         self.device: Device = parse_device(name)
         try:
             self.device.require()
-        except NotBuiltError as error:
-            raise NotBuiltError(f"MNDevice({device!r}): {error}") from None
+        except NoDeviceError as error:
+            raise NoDeviceError(f"MNDevice({device!r}): {error}") from None
         self.name = str(device)
 
     def __repr__(self) -> str:

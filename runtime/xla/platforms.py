@@ -6,19 +6,31 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
+from jax._src import xla_bridge
 from jaxlib import xla_client
-from pfvm.errors import NoDeviceError
+from pfvm.errors import NoDeviceError, OptionError
+from pfvm.runtime.hardware import tpu_is_here
+
+# libtpu is there to compile with, too. Where there is no TPU, jax would load it in every process all the same, to find
+# none, and print what it misses.
+if not tpu_is_here() and not jax.config.values["jax_platforms"]:
+    getattr(xla_bridge, "_backend_factories", {}).pop("tpu", None)
 
 PLATFORMS = ("cpu", "cuda", "tpu")
+# How a device computes products of float32: a TPU's matrix units multiply bfloat16, and make float32 of 3 or 6 such
+# products; an NVIDIA GPU's round to TF32 unless told otherwise.
+Precision = Literal["default", "high", "highest"]
+# A TPU's programs are written for its units, as those of every other framework are; others promise float32.
+_UNLESS_TOLD: dict[str, Precision] = {"cpu": "highest", "cuda": "highest", "tpu": "default"}
 
 
 def device_of(platform: str) -> jax.Device:
     """The first device of a platform. Raises NoDeviceError where there is none."""
     if platform == "cpu":
-        return _own_cpu()
+        return own_cpu()
     try:
         return jax.devices(platform)[0]
     except RuntimeError as error:  # no plugin, no driver, or no such hardware
@@ -28,7 +40,7 @@ def device_of(platform: str) -> jax.Device:
 
 
 @functools.cache
-def _own_cpu() -> jax.Device:
+def own_cpu() -> jax.Device:
     """A CPU device beside that of the user's jax, which runs a program in the thread that calls it.
 
     jax's own hands every program to another thread. That helps a caller who goes on before the results are there; ours
@@ -43,13 +55,26 @@ def _own_cpu() -> jax.Device:
 _traced: ContextVar[str] = ContextVar("traced platform", default="cpu")
 
 
+def precision_of(platform: str, asked: str | None) -> Precision:
+    """The precision of products on a platform. Raises OptionError for a word that is none, and on a CPU for any but
+    "highest", which is what it computes in."""
+    if asked is None:
+        return _UNLESS_TOLD[platform]
+    if asked not in get_args(Precision):
+        raise OptionError(f"precision={asked!r}: expected one of {', '.join(get_args(Precision))}")
+    if platform == "cpu" and asked != "highest":
+        raise OptionError(f"precision={asked!r}: a CPU computes float32 in float32, which is precision 'highest'")
+    return asked  # type: ignore[return-value]  # just checked
+
+
 @contextmanager
-def lowering_for(platform: str) -> Iterator[None]:
-    """Inside, rules write for this platform, and float32 products are computed in float32: GPUs and TPUs round their
-    operands to fewer bits otherwise."""
+def lowering_for(platform: str, precision: Precision | None = None) -> Iterator[None]:
+    """Inside, rules write for this platform, and products of float32 are computed in this precision."""
     token = _traced.set(platform)
+    chosen = precision or _UNLESS_TOLD[platform]
+    needed = platform != "cpu" and chosen != "default"
     try:
-        with nullcontext() if platform == "cpu" else jax.default_matmul_precision("highest"):
+        with jax.default_matmul_precision(chosen) if needed else nullcontext():
             yield
     finally:
         _traced.reset(token)

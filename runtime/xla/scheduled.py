@@ -1,20 +1,24 @@
-"""XLA's scheduled program as a graph: its entry computation, in the order in which it runs, with layouts and memories.
+"""XLA's scheduled program as a graph: computations in the order in which they run, with layouts and memories.
 
-Nodes are of domain `xla`, values have a ForeignPlacement. What a while, a call or a fusion runs is one node. A bitcast
-names its operand's memory again; tuples and their elements are no nodes. What the text does not say is left out:
-addresses, and cycles on a CPU.
+Nodes are of domain `xla`, values have a ForeignPlacement. What a while, a conditional or a call runs are graphs of its
+node (body, condition, branch_0, …); a fusion is one node. A bitcast names its operand's memory again; tuples and their
+elements are no nodes. Cycles that the compiler states, and trips of loops, are attributes. What the text does not say
+is left out: addresses, and cycles on a CPU.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import onnx_ir as ir
 from pfvm.compiler.plan.foreign import ForeignPlacement, find_foreign, place_foreign
 from pfvm.compiler.plan.placement import IMMEDIATE
 from pfvm.errors import PfvmError
+
+from .hlo import ARRAY, Instruction, Module, parse_module, split
+from .trips import Place, trip_count
 
 DOMAIN = "xla"
 Tree = Any  # an ir.Value, or the list of a tuple's trees
@@ -26,25 +30,13 @@ _DTYPES = {
     "u16": ir.DataType.UINT16, "u32": ir.DataType.UINT32, "u64": ir.DataType.UINT64, "c64": ir.DataType.COMPLEX64,
     "c128": ir.DataType.COMPLEX128, "f8e4m3fn": ir.DataType.FLOAT8E4M3FN, "f8e5m2": ir.DataType.FLOAT8E5M2,
 }  # fmt: skip
-_SPACES = {"1": "VMEM", "5": "HOST"}  # S(n) of a layout; none is the platform's main memory
+_SPACES = {"1": "VMEM", "5": "HOST", "6": "SMEM"}  # S(n) of a layout; none is the platform's main memory
 _UNSHOWN = ("metadata", "sharding", "frontend_attributes", "backend_config", "origin")
+_BODIES = {"while": ("body", "condition"), "call": ("to_apply",), "async-start": ("calls",)}
+CYCLES, TRIPS = "estimated_cycles", "trips"
 _ALIASES = ("bitcast",)  # the operand's memory under another shape
 
-_ENTRY = re.compile(r"^ENTRY .*\{$", re.MULTILINE)
-_LINE = re.compile(r"^\s*(?P<root>ROOT )?%?(?P<name>[\w.\-]+) = (?P<rest>.*)$")
-_ARRAY = re.compile(r"(?P<dtype>\w+)\[(?P<dims>[\d,<=]*)\](?P<layout>\{[^{}]*\})?")
 _ARGUMENT = re.compile(r'op_name="arguments\[(\d+)\]"')
-
-
-class Instruction(NamedTuple):
-    """One line: `name = type opcode(operands), attributes`."""
-
-    name: str
-    type: str
-    opcode: str
-    operands: str
-    attributes: dict[str, str]
-    is_root: bool
 
 
 def read_hlo(text: str, arguments: Sequence[str] = (), memory: str = "HBM") -> ir.Model:
@@ -55,83 +47,32 @@ def read_hlo(text: str, arguments: Sequence[str] = (), memory: str = "HBM") -> i
     """
     if "is_scheduled=true" not in text.partition("\n")[0]:
         raise PfvmError("not a scheduled HLO module: its first line has no is_scheduled=true")
-    return _Reader(arguments, memory).read(list(entry(text)))
-
-
-def entry(text: str) -> Iterator[Instruction]:
-    """The instructions of the entry computation, in order."""
-    start = _ENTRY.search(text)
-    if start is None:
-        raise PfvmError("an HLO module without an ENTRY computation")
-    for line in text[start.end() :].split("\n"):
-        if line.startswith("}"):
-            return
-        match = _LINE.match(line)
-        if match:
-            yield _instruction(match)
-
-
-def _instruction(match: re.Match[str]) -> Instruction:
-    rest = match["rest"]
-    end = _closing(rest, 0) if rest.startswith("(") else _type_end(rest)
-    opcode, _, tail = rest[end:].strip().partition("(")
-    close = _closing("(" + tail, 0) - 1
-    words = _split(tail[close:].lstrip(", "))
-    attributes = dict(word.split("=", 1) for word in words if "=" in word)
-    return Instruction(match["name"], rest[:end].strip(), opcode, tail[: close - 1], attributes, bool(match["root"]))
-
-
-def _type_end(rest: str) -> int:
-    match = _ARRAY.match(rest)
-    return match.end() if match and match["layout"] is None else rest.index(" ")
-
-
-def _closing(text: str, start: int) -> int:
-    """Behind the bracket that closes the one at `start`."""
-    depth, quoted = 0, False
-    for i in range(start, len(text)):
-        char = text[i]
-        if char == '"' and text[i - 1] != "\\":
-            quoted = not quoted
-        elif not quoted:
-            depth += (char in "([{") - (char in ")]}")
-            if depth == 0:
-                return i + 1
-    raise PfvmError(f"HLO text with an open bracket: {text[:80]!r}")
-
-
-def _split(text: str) -> list[str]:
-    """Parts between commas outside brackets and quotes."""
-    parts, depth, quoted, last = [], 0, False, 0
-    for i, char in enumerate(text):
-        if char == '"' and text[i - 1 : i] != "\\":
-            quoted = not quoted
-        elif not quoted:
-            depth += (char in "([{") - (char in ")]}")
-            if char == "," and depth == 0:
-                parts.append(text[last:i].strip())
-                last = i + 1
-    return [part for part in [*parts, text[last:].strip()] if part]
+    module = parse_module(text)
+    graph = _Reader(module, Place(module.entry), arguments, memory).read()
+    return ir.Model(graph, ir_version=10)
 
 
 class _Reader:
-    """Values by name while the instructions are read."""
+    """One computation: values by name while its instructions are read."""
 
-    def __init__(self, arguments: Sequence[str], memory: str) -> None:
+    def __init__(self, module: Module, place: Place, arguments: Sequence[str], memory: str) -> None:
+        self.module = module
+        self.place = place
         self.arguments = arguments
         self.memory = memory
         self.known: dict[str, Tree] = {}
         self.inputs: list[ir.Value] = []
         self.nodes: list[ir.Node] = []
 
-    def read(self, instructions: Sequence[Instruction]) -> ir.Model:
+    def read(self) -> ir.Graph:
         outputs: list[ir.Value] = []
-        for each in instructions:
+        for each in self.module.computations[self.place.computation].values():
             tree = self.known[each.name] = self._result(each)
             if each.is_root:
                 outputs = list(_leaves(tree))
-        graph = ir.Graph(self.inputs, outputs, nodes=self.nodes, opset_imports={DOMAIN: 1}, name="entry")
-        return ir.Model(graph, ir_version=10)
+        imports = {DOMAIN: 1}
+        name = "entry" if self.place.outer is None else self.place.computation
+        return ir.Graph(self.inputs, outputs, nodes=self.nodes, opset_imports=imports, name=name)
 
     def _result(self, each: Instruction) -> Tree:
         operands = [self.known[name] for name in re.findall(r"%([\w.\-]+)", each.operands) if name in self.known]
@@ -146,9 +87,33 @@ class _Reader:
             return value
         parent = next(_leaves(operands), None) if each.opcode in _ALIASES else None
         made = self._made(each.name, each.type, parent, IMMEDIATE if each.opcode == "constant" else None)
-        shown = [ir.AttrString(name, text) for name, text in each.attributes.items() if name not in _UNSHOWN]
+        inside = self._bodies(each)
+        shown: list[ir.Attr] = [
+            ir.AttrString(name, text)
+            for name, text in each.attributes.items()
+            if name not in _UNSHOWN and name not in inside and not (inside and name.endswith("_computation"))
+        ]
+        shown += [ir.AttrGraph(name, graph) for name, graph in inside.items()]
+        shown += self._figures(each)
         self.nodes.append(ir.Node(DOMAIN, each.opcode, list(_leaves(operands)), shown, outputs=list(_leaves(made))))
         return made
+
+    def _bodies(self, each: Instruction) -> dict[str, ir.Graph]:
+        """What it runs as computations with a schedule of their own."""
+        keys = _BODIES.get(each.opcode, ())
+        found = {key: called for key in keys if (called := each.called(key)) is not None}
+        if each.opcode == "conditional":
+            found = {f"branch_{i}": name for i, name in enumerate(each.branches)}
+        loop = each if each.opcode == "while" else None
+        return {
+            key: _Reader(self.module, Place(name, loop, self.place), (), self.memory).read()
+            for key, name in found.items()
+        }
+
+    def _figures(self, each: Instruction) -> list[ir.Attr]:
+        cycles = each.estimated_cycles
+        trips = trip_count(self.module, each, self.place) if each.opcode == "while" else None
+        return [ir.AttrInt64(name, value) for name, value in ((CYCLES, cycles), (TRIPS, trips)) if value is not None]
 
     def _argument_name(self, each: Instruction) -> str:
         match = _ARGUMENT.search(each.attributes.get("metadata", ""))
@@ -158,10 +123,10 @@ class _Reader:
     def _made(self, name: str, type_text: str, parent: ir.Value | None = None, location: str | None = None) -> Tree:
         """The value of a type, or a list of those of a tuple's elements, `name:0`, `name:1`, …"""
         if type_text.startswith("("):
-            parts = _split(type_text[1:-1])
+            parts = split(type_text[1:-1])
             return [self._made(f"{name}:{i}", part, location=location) for i, part in enumerate(_uncommented(parts))]
         value = ir.Value(name=name)
-        match = _ARRAY.fullmatch(type_text)
+        match = ARRAY.fullmatch(type_text)
         if match is None:  # token[], opaque[]
             place_foreign(value, ForeignPlacement("XLA", dtype=type_text))
             return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 
 import onnx
@@ -131,3 +132,25 @@ def test_passes_of_every_kind_give_their_reasons(
     onnx.save(model(text), tmp_path / "m.onnx")
     shown = " ".join(pfvm("explain", tmp_path / "m.onnx", node).out.split())
     assert " ".join(line.split()) in shown
+
+
+def test_json(pfvm: Pfvm, files: tuple[pathlib.Path, pathlib.Path]) -> None:
+    told = json.loads(pfvm("explain", files[0], "mm", "--json").out)
+    (node,) = told["nodes"]
+    assert (told["asked"], node["node"], node["rule"]) == ("mm", "MatMul 'mm'", None)
+    assert node["steps"][0]["rule"] == "fuse-matmul-bias/product_and_bias"
+    assert node["end"] == ["Gemm 'add_1': (x, w, c) → (a_1)"]
+    (refused,) = json.loads(pfvm("explain", files[0], "sum", "--json").out)["nodes"][0]["refused"]
+    assert refused["at"] == "Add 'sum'" and "not proved" in refused["why"]
+    (made,) = json.loads(pfvm("explain", files[1], "mm", "--json").out)["nodes"]
+    assert made["from"] == ["mm", "add"]
+
+
+def test_nodes_of_one_name_are_all_explained(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:
+    proto = model("agraph (float[3] x) => (float[3] y) { a = Exp(x) b = Identity(a) c = Neg(b) y = Identity(c) }")
+    for node in proto.graph.node:
+        node.name = node.op_type
+    onnx.save(proto, tmp_path / "m.onnx")
+    shown = pfvm("explain", tmp_path / "m.onnx", "Identity").out
+    assert shown.startswith("2 nodes are called 'Identity'\n\nIdentity 'Identity': (a) → (b)")
+    assert "\n\nIdentity 'Identity': (c) → (y)" in shown

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pfvm.errors import OptionError, describe_node, did_you_mean
 
-from .console import out, table
+from .console import out, print_json, table
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -26,10 +26,11 @@ _MOST = 8  # nodes of one name, or made of one, that are explained
 def explain(
     model: Annotated[Path, typer.Argument(help="ONNX file, compiled or not.", show_default=False)],
     node: Annotated[str, typer.Argument(help="Name of a node, or of a tensor that it makes.", show_default=False)],
-    opt_level: Annotated[int | None, typer.Option("-O", "--opt-level", min=0, max=3)] = None,
+    opt_level: Annotated[int | None, typer.Option("-O", "--opt-level", min=0, max=3, help="As in compile.")] = None,
     passes: Annotated[list[str] | None, typer.Option("-p", "--pass", help="As in compile. Repeatable.")] = None,
     disable: Annotated[list[str] | None, typer.Option("--disable", help="As in compile. Repeatable.")] = None,
     rules: Annotated[list[str] | None, typer.Option("--rules", help="As in compile. Repeatable.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Tell which rules were tried at a node, why each was refused, and what became of it.
 
@@ -41,20 +42,25 @@ def explain(
     from pfvm.compiler.options import parse
     from pfvm.runtime.ort import evaluate
 
-    from .following import Follower
+    from .following import Follower, Followers
 
     given = {"opt_level": opt_level, "passes": passes, "disable": disable, "rules": rules}
     options = parse({key: value for key, value in given.items() if value is not None})
     source = read_model(model)
     found = _find(source, node)
+    places = {each: place for place, each in enumerate(_nodes(source))}
+    followers = [Follower(functools.partial(_at, place=places[each])) for each in found]
+    compile_model(source, options, evaluate=evaluate, trace=Followers(followers))
+    explained = [_explained(each, follower) for each, follower in zip(found, followers)]
+    if as_json:
+        print_json({"version": 1, "asked": node, "nodes": explained})
+        return
     for line in _heading(node, found):
         out().print(line, soft_wrap=True)
-    for number, each in enumerate(found):
-        follower = Follower(functools.partial(_at, place=list(_nodes(source)).index(each)))
-        compile_model(source, options, evaluate=evaluate, trace=follower)
+    for number, each in enumerate(explained):
         if number:
             out().print("")
-        _print(each, follower)
+        _print(each)
 
 
 def _find(model: ir.Model, wanted: str) -> list[ir.Node]:
@@ -89,12 +95,9 @@ def _nothing(model: ir.Model, nodes: list[ir.Node], wanted: str) -> str:
                     f"it is read by {readers}" if readers else "nobody reads it"
                 )
     known = [name for node in nodes for name in (node.name, *(value.name for value in node.outputs)) if name]
-    before = (
-        ""
-        if not any(RULE in node.metadata_props for node in nodes)
-        else ("; a node that passes removed is explained with the file that it was in")
-    )
-    return f"the model has no node or tensor {wanted!r}{did_you_mean(wanted, dict.fromkeys(known))}{before}"
+    compiled = any(RULE in node.metadata_props for node in nodes)
+    advice = "; a node that passes removed is explained with the file that it was in" if compiled else ""
+    return f"the model has no node or tensor {wanted!r}{did_you_mean(wanted, dict.fromkeys(known))}{advice}"
 
 
 def _heading(wanted: str, found: list[ir.Node]) -> Iterator[str]:
@@ -118,40 +121,53 @@ def _at(model: ir.Model, place: int) -> list[ir.Node]:
     return [list(_nodes(model))[place]]
 
 
-def _print(node: ir.Node, follower: Follower) -> None:
+def _explained(node: ir.Node, follower: Follower) -> dict[str, Any]:
+    """What is told of one node, as --json prints it."""
     from pfvm.passes.provenance import FROM, RULE, names
 
     from .following import signature
 
-    lines = [f"{describe_node(node)}: {signature(node)}"]
-    if RULE in node.metadata_props:
-        of = names(node.metadata_props.get(FROM))
-        lines.append(f"  made by {node.metadata_props[RULE]}" + (f" from {', '.join(of)}" if of else ""))
-    lines += [f"  round {step.round}: {step.rule}: {step.what}" for step in follower.steps]
-    lines += [f"  in the end: {text}" for text in _ends(follower)]
-    for line in lines:
+    left = [each for each in _nodes(follower.model) if each in follower.nodes] if follower.steps else [node]
+    return {
+        "node": describe_node(node),
+        "signature": signature(node),
+        "rule": node.metadata_props.get(RULE),
+        "from": names(node.metadata_props.get(FROM)),
+        "steps": [{"round": step.round, "rule": step.rule, "what": step.what} for step in follower.steps],
+        "end": [f"{describe_node(each)}: {signature(each)}" for each in left],
+        "refused": [
+            {"rule": rule, "at": at, "why": why} for (rule, at), reasons in follower.reasons.items() for why in reasons
+        ],
+        "unmatched": {name: list(rules) for name, rules in follower.unmatched.items()},
+    }
+
+
+def _print(explained: dict[str, Any]) -> None:
+    for line in _lines(explained):
         out().print(line, soft_wrap=True)
-    if follower.reasons:
+    if explained["refused"]:
         out().print("")
         rows = table("refused", "at", "why")
-        for (rule, at), reasons in follower.reasons.items():
-            for why in reasons:
-                rows.add_row(rule, at, why)
+        for each in explained["refused"]:
+            rows.add_row(each["rule"], each["at"], each["why"])
         out().print(rows)
-    if follower.unmatched:
+    if explained["unmatched"]:
         out().print("")
         rows = table("tried", "rules whose pattern is another one")
-        for name, rules in follower.unmatched.items():
+        for name, rules in explained["unmatched"].items():
             rows.add_row(name, ", ".join(rules))
         out().print(rows)
-    if not (follower.reasons or follower.unmatched or follower.steps):
-        out().print("  no pass has a rule for this operator", soft_wrap=True)
 
 
-def _ends(follower: Follower) -> list[str]:
-    from .following import signature
-
-    if not follower.steps:
-        return ["as it was"]
-    left = [node for node in _nodes(follower.model) if node in follower.nodes]
-    return [f"{describe_node(node)}: {signature(node)}" for node in left] or ["no node of its own"]
+def _lines(explained: dict[str, Any]) -> Iterator[str]:
+    yield f"{explained['node']}: {explained['signature']}"
+    if explained["rule"]:
+        of = f" from {', '.join(explained['from'])}" if explained["from"] else ""
+        yield f"  made by {explained['rule']}{of}"
+    for step in explained["steps"]:
+        yield f"  round {step['round']}: {step['rule']}: {step['what']}"
+    ends = explained["end"] if explained["steps"] else ["as it was"]
+    for end in ends or ["no node of its own"]:
+        yield f"  in the end: {end}"
+    if not (explained["refused"] or explained["unmatched"] or explained["steps"]):
+        yield "  no pass has a rule for this operator"

@@ -123,3 +123,30 @@ def _value(value: ir.Value) -> str:
     if producer is not None:
         return f"{value.name!r} of {describe_node(producer)}"
     return f"the constant {value.name!r}" if value.is_initializer() else repr(value.name)
+
+
+class Followers:
+    """Several followers of one compilation."""
+
+    def __init__(self, followers: Sequence[Follower]) -> None:
+        self._followers = followers
+
+    def started(self, pass_name: str, model: ir.Model) -> None:
+        for each in self._followers:
+            each.started(pass_name, model)
+
+    def refused(self, rule: str, node: ir.Node) -> None:
+        for each in self._followers:
+            each.refused(rule, node)
+
+    def rejected(self, rule: str, why: str, node: ir.Node | None) -> None:
+        for each in self._followers:
+            each.rejected(rule, why, node)
+
+    def replaced(self, node: ir.Node, value: ir.Value) -> None:
+        for each in self._followers:
+            each.replaced(node, value)
+
+    def rewritten(self, rule: str, node: ir.Node | None, groups: Sequence[Group], erased: Sequence[ir.Node]) -> None:
+        for each in self._followers:
+            each.rewritten(rule, node, groups, erased)

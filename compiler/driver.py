@@ -94,7 +94,9 @@ def compile_model(
     rewriter = Rewriter(working, ShapeInference(working))
     rewriter.provenance.is_written = not options.strip_provenance
     rewriter.trace = trace or rewriter.trace
-    ours = _with_budget(pipeline.select(options.opt_level, options.passes, disabled), options.max_growth)
+    ours = _with_budget(
+        pipeline.select(options.opt_level, options.passes, disabled, options.target), options.max_growth
+    )
     passes = user_rules.beside(ours, options.rules)
     records = pipeline.run(rewriter, passes, {"evaluate": evaluate}, after)
     if options.strip_provenance:

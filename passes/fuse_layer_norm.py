@@ -15,6 +15,12 @@ from .rules import apply_rules, rule, rules_in
 from .view import constant
 
 _HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_RULES = {
+    "LayerNormalization": "layer_norm",
+    "RMSNormalization": "rms_norm",
+    "SimplifiedLayerNormalization": "simplified",
+}
+"""The rule that makes the operator."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +45,11 @@ class FuseLayerNorm:
 @rule("Div", "Mul")
 def layer_norm(node: ir.Node, rw: Rewriter) -> bool:
     """The quotient of a deviation by its own root mean square, with what follows it → LayerNormalization."""
-    if (rw.opset(node) or 0) < 17:
-        return False
+    return (rw.opset(node) or 0) >= 17 and written_out(node, rw)
+
+
+def written_out(node: ir.Node, rw: Rewriter) -> bool:
+    """Replace the quotient and what it is made of by LayerNormalization, whatever the opset."""
     nodes: list[ir.Node] = []
     found = root_mean_square(node, rw, nodes)
     if found is None:
@@ -150,7 +159,7 @@ def normalization(
     nodes: list[ir.Node],
 ) -> bool:
     """Replace the quotient `node`, its scale and its bias by the operator. `nodes` are the steps before `node`."""
-    name = "layer_norm" if op_type == "LayerNormalization" else "rms_norm"
+    name = _RULES[op_type]
     if not read_only_by([*dict.fromkeys(nodes), node]):
         return rw.reject(name, "a step is needed elsewhere")
     shape = source.shape
@@ -175,7 +184,9 @@ def normalization(
         ones = np.ones([int(dim) for dim in dims], start.dtype.numpy())  # type: ignore[arg-type]
         scale = rw.constant(ones, f"{last.outputs[0].name}_scale", last)
     operands = [start, scale] if bias is None else [start, scale, bias]
-    rw.replace(last, rw.op(op_type, *operands, at=last, axis=-len(axes), epsilon=epsilon).outputs[0])
+    # Not by the schema: ONNX Runtime's SimplifiedLayerNormalization has none here.
+    given = [ir.AttrInt64("axis", -len(axes)), ir.AttrFloat32("epsilon", epsilon)]
+    rw.replace(last, rw.op(op_type, *operands, at=last, attributes=given).outputs[0])
     return True
 
 

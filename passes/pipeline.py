@@ -38,6 +38,7 @@ REGISTRY: dict[str, str] = {
     "unroll-loops": "unroll_loops:UnrollLoops",
     "eliminate-identity": "eliminate_identity:EliminateIdentity",
     "merge-reshapes": "merge_reshapes:MergeReshapes",
+    "keep-batch-dims": "keep_batch_dims:KeepBatchDims",
     "move-transposes": "move_transposes:MoveTransposes",
     "simplify-slices": "simplify_slices:SimplifySlices",
     "select-early": "select_early:SelectEarly",
@@ -61,12 +62,19 @@ REGISTRY: dict[str, str] = {
     "fuse-cast-reduce-sum": "fuse_cast_reduce_sum:FuseCastReduceSum",
     "fuse-relu-gradient": "fuse_relu_gradient:FuseReluGradient",
     "fuse-optimizer-update": "fuse_optimizer_update:FuseOptimizerUpdate",
+    "ort-gelu": "ort_gelu:OrtGelu",
+    "ort-norms": "ort_norms:OrtNorms",
+    "ort-attention": "ort_attention:OrtAttention",
+    "ort-pad-products": "ort_pad_products:OrtPadProducts",
     "eliminate-dead-code": "eliminate_dead_code:EliminateDeadCode",
 }
 FUSED = ("fuse-cast-reduce-sum", "fuse-relu-gradient", "fuse-optimizer-update")
 """The passes that make calls of local functions; `--fused-ops inline` leaves them out."""
 _CLEAN = ("infer-shapes", "fold-constants", "eliminate-identity", "eliminate-dead-code")
-LEVELS: dict[int, tuple[str, ...]] = {0: (), 1: _CLEAN, 2: tuple(REGISTRY), 3: tuple(REGISTRY)}
+TARGETS: dict[str, tuple[str, ...]] = {"ort": tuple(name for name in REGISTRY if name.startswith("ort-"))}
+"""The passes that write for one runtime alone, from -O2 on: operators that it alone has, and what its kernels like."""
+_STANDARD = tuple(name for name in REGISTRY if not any(name in names for names in TARGETS.values()))
+LEVELS: dict[int, tuple[str, ...]] = {0: (), 1: _CLEAN, 2: _STANDARD, 3: _STANDARD}
 """-O0 only reads and writes; -O1 folds and cleans; -O2 is everything; -O3 is -O2 until a costlier pass exists."""
 
 
@@ -145,10 +153,11 @@ def _convert(name: str, key: str, text: str, kind: str) -> Any:
         raise OptionError(f"option {key} of pass {name} is of type {kind}, not {text!r}") from error
 
 
-def select(level: int, specs: Sequence[str] = (), disable: Sequence[str] = ()) -> list[Any]:
-    """The passes to run, in their order: those of the level, and those that `specs` name, less the disabled ones."""
+def select(level: int, specs: Sequence[str] = (), disable: Sequence[str] = (), target: str | None = None) -> list[Any]:
+    """The passes to run, in their order: those of level, target, and `specs`, less the disabled ones."""
     options = dict(parse_spec(spec) for spec in specs)
-    wanted = {*LEVELS[level], *options} - {known_name(name) for name in disable}
+    aimed = TARGETS[target] if target is not None and level >= 2 else ()
+    wanted = {*LEVELS[level], *aimed, *options} - {known_name(name) for name in disable}
     return [load(name)(**options.get(name, {})) for name in REGISTRY if name in wanted]
 
 
@@ -161,22 +170,27 @@ def run(
     """Run the passes in rounds until a round changes nothing; `after` is called after every pass.
 
     `services` are the optional arguments that a pass's `run` may name (`evaluate`). Each round makes progress, so a
-    model cannot need more rounds than it has nodes; one that does shows a fault of a pass, and is said so.
+    model cannot need more rounds than it has nodes; one that does shows a fault of a pass, and is said so. The passes
+    of a target join once the others have nothing left to do: they see what every target gets.
     """
     records: list[PassRecord] = []
+    aimed = {name for names in TARGETS.values() for name in names}
+    running = [each for each in passes if each.name not in aimed]
     measured = measure(rw.model)
     limit = 16 + measured[0]
     for number in range(1, limit + 1):
         changed = False
-        for each in passes:
+        for each in running:
             record = _run_one(rw, each, number, services or {}, measured)
             records.append(record)
             measured = record.nodes_after, record.bytes_after
             if after is not None:
                 after(rw.model, record)
             changed |= record.changed
-        if not changed:
+        if not changed and len(running) == len(passes):
             return records
+        if not changed:
+            running = list(passes)
         if number in (_PATIENCE, limit):
             _blame_users(records, number)
     raise AssertionError(f"passes still change the model after {limit} rounds: {records[-1]}")

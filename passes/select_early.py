@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from . import schema
+from .contrib import DOMAIN
 from .dims import same_dim, same_dims
 from .effects import Effect
 from .layout_agnostic import BROADCASTING, UNARY
@@ -19,6 +20,8 @@ from .view import constant
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _ROWWISE = frozenset({*UNARY.split(), *BROADCASTING.split()} - {"Dropout"})
+_CONTRIB = frozenset({"Gelu", "FastGelu", "QuickGelu", "BiasGelu"})
+"""Elementwise operators of com.microsoft."""
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 _LOOKAHEAD = 24
 """Nodes that are looked through for a product of matrices that would become smaller."""
@@ -83,7 +86,8 @@ def select_before(node: ir.Node, rw: Rewriter) -> bool:
         if target is None:
             return rw.reject("select_before", "the new shape of a Reshape is not known")
         operands[1] = rw.constant(target, f"{data.name}_shape", node)
-    new = rw.op(step.op_type, *operands, at=node, attributes=step.attributes.values()).outputs[0]
+    new = rw.op(step.op_type, *operands, at=node, domain=step.domain, attributes=step.attributes.values()).outputs[0]
+    new.type = new.type or data.type
     if selection.single:
         new = rw.op("Squeeze", new, at=node, axes=[selection.axis]).outputs[0]
     rw.replace(node, new)
@@ -120,14 +124,19 @@ def _operand_axes(step: ir.Node, axis: int, rw: Rewriter) -> list[int | None] | 
 
     None where a position of the result depends on several positions of an operand, or too little is known.
     """
-    if not rw.is_standard(step) or rw.effect(step) is not Effect.PURE or rw.view(step).used_outputs() != [0]:
+    contrib = step.domain == DOMAIN and step.op_type in _CONTRIB
+    if (
+        not (rw.is_standard(step) or contrib)
+        or rw.effect(step) is not Effect.PURE
+        or rw.view(step).used_outputs() != [0]
+    ):
         return None
     if any(attr.is_ref() for attr in step.attributes.values()):
         return None
     out = step.outputs[0]
     if out.shape is None or any(value is not None and value.shape is None for value in step.inputs):
         return None
-    if step.op_type in _ROWWISE:
+    if contrib or step.op_type in _ROWWISE:
         return _broadcast(step, list(step.inputs), axis)
     maker = _MAKERS.get(step.op_type)
     return None if maker is None else maker(step, axis, rw)

@@ -142,8 +142,10 @@ def scales_in_a_row(node: ir.Node, rw: Rewriter) -> bool:
 
 @rule("Sum")
 def sum_of_two(node: ir.Node, rw: Rewriter) -> bool:
-    """Sum(x, y) → Add(x, y)."""
+    """Sum(x, y) → Add(x, y), but for what a norm reads: ort-norms keeps Sum there."""
     if len(node.inputs) != 2 or (rw.opset(node) or 0) < 8:
+        return False
+    if any(use.node.op_type == "LayerNormalization" for use in node.outputs[0].uses()):
         return False
     rw.replace(node, rw.op("Add", *node.inputs, at=node).outputs[0])
     return True

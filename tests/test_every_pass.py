@@ -5,6 +5,7 @@ Each pass has a graph here in which it finds something to do, and a new pass wit
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 from pass_settings import assert_settings
@@ -25,6 +26,11 @@ LOOP = """agraph (float[3] x, float[3] w) => (float[3] y) <int64 n = {{{n}}}, bo
     y = Loop (n, t, {carried}) <body = g (int64 i, bool c, {formals}) => (bool d, {results}) {{
         d = Identity(c) {lines} }}> }}"""
 PAIR = "float[3] a, float[3] b"
+WIDE = onnx.parser.parse_graph(
+    "agraph (float[16,1024] x, float[2] b) => (float[16,2] y) { m = MatMul(x, w) a = Add(m, b) y = Tanh(a) }"
+)
+"""A product over 4 KiB; its weights are sines, 0 to 2047."""
+WIDE.initializer.append(onnx.numpy_helper.from_array(np.sin(np.arange(2048, dtype=np.float32)).reshape(-1, 2), "w"))
 
 EXAMPLES: dict[str, str | onnx.ModelProto] = {
     "inline-functions": """<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
@@ -81,6 +87,17 @@ EXAMPLES: dict[str, str | onnx.ModelProto] = {
         h = HardSigmoid<alpha=0.16666667>(x) m = Mul(x, h) y = Neg(m) }""",
     "fuse-pad": """agraph (float[1,1,4,4] x) => (float[1,1,2,2] y) <int64[8] p = {0, 0, 1, 1, 0, 0, 1, 1}> {
         a = Pad(x, p) b = AveragePool<kernel_shape=[3,3], strides=[2,2]>(a) y = Neg(b) }""",
+    "keep-batch-dims": """agraph (float[2,3,4,5] a, float[2,3,5,4] b) => (float[2,3,4,4] y)
+        <int64[3] s = {6, 4, 5}, int64[3] t = {6, 5, 4}, int64[4] u = {2, 3, 4, 4}> {
+        c = Reshape(a, s) d = Reshape(b, t) m = MatMul(c, d) r = Reshape(m, u) y = Neg(r) }""",
+    "ort-gelu": """agraph (float[3] x) => (float[3] y) <float r = {1.41421356}, float i = {1}, float h = {0.5}> {
+        d = Div(x, r) e = Erf(d) t = Add(e, i) m = Mul(x, t) g = Mul(m, h) y = Neg(g) }""",
+    "ort-norms": """agraph (float[1,2,3] x, float[1,2,3] w, float[3] s) => (float[1,2,3] y) {
+        a = Add(x, w) n = LayerNormalization(a, s) y = Neg(n) }""",
+    "ort-attention": """<ir_version: 10, opset_import: ["" : 23]>
+        agraph (float[1,2,3,4] q, float[1,2,5,4] l, float[1,2,5,4] v) => (float[1,2,3,4] y) <float s = {0.5}> {
+        k = Transpose<perm=[0,1,3,2]>(l) m = MatMul(q, k) n = Mul(m, s) p = Softmax(n) o = MatMul(p, v) y = Neg(o) }""",
+    "ort-pad-products": onnx.helper.make_model(WIDE, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8),
     "fuse-conv": NORMALIZED,
     "fuse-matmul-bias": """agraph (float[2,3] x, float[3,4] w, float[4] b) => (float[2,4] y) {
         m = MatMul(x, w) a = Add(m, b) y = Exp(a) }""",

@@ -68,10 +68,19 @@ def test_options_that_are_none_of_the_forms() -> None:
         parse(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["target", "mesh", "scheduler"])
+@pytest.mark.parametrize("name", ["mesh", "scheduler"])
 def test_options_of_later_versions_are_known_and_refused(name: str) -> None:
     with pytest.raises(NotBuiltError, match=f"--{name} is not built yet"):
         parse({name: "x"})
+
+
+def test_targets() -> None:
+    assert {"ort-norms", "fuse-gelu"} <= {
+        each.name for each in pipeline.select(2, target=parse({"target": "ort"}).target)
+    }
+    assert not any(each.name.startswith("ort-") for each in [*pipeline.select(2), *pipeline.select(1, target="ort")])
+    with pytest.raises(OptionError, match="--target"):
+        parse({"target": "tensorrt"})
 
 
 def test_devices_to_compile_for() -> None:

@@ -1,0 +1,141 @@
+"""Attention written out: softmax(q kᵀ · scale + mask) v, found from its Softmax."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx_ir as ir
+
+from .dims import same_dim
+from .matching import either_way, number, only_reader, read_only_by
+from .rewriter import Rewriter
+from .view import constant
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """Operands of [batch, heads, length, size] and the product `last`, which computes the same form.
+
+    `keys` is kᵀ: [batch, heads, size, length].
+    """
+
+    query: ir.Value
+    keys: ir.Value
+    values: ir.Value
+    scale: float
+    mask: ir.Value | None
+    scores: ir.Value
+    last: ir.Node
+
+
+def attention_steps(softmax: ir.Node, rw: Rewriter) -> Steps | None:
+    """The steps around a Softmax of four dims in float; None where there are others."""
+    view, scores = rw.view(softmax), softmax.inputs[0]
+    if scores is None or scores.dtype != ir.DataType.FLOAT or scores.shape is None or view.opset < 13:
+        return None
+    last = only_reader(softmax.outputs[0])
+    if len(scores.shape) != 4 or view.attr("axis") not in (-1, 3) or last is None or last.op_type != "MatMul":
+        return None
+    values = last.inputs[1]
+    if last.inputs[0] is not softmax.outputs[0] or values is None or not rw.is_standard(last):
+        return None
+    inside: list[ir.Node] = [softmax]
+    mask, value = _mask(scores, rw, inside)
+    scale, value = _scaled(value, rw, inside)
+    product = rw.producer(value, "MatMul")
+    if product is None:
+        return None
+    inside.append(product)
+    query, keys = product.inputs
+    if query is None or keys is None or not all(_rank(v) == 4 for v in (query, keys, values)):
+        return None
+    if not read_only_by([*inside, last]):
+        return None
+    own: list[ir.Node] = []
+    by_query, query = _scaled(query, rw, own)
+    by_keys, keys = _scaled(keys, rw, own)
+    return Steps(query, keys, values, scale * by_query * by_keys, mask, scores, last)
+
+
+def _rank(value: ir.Value) -> int | None:
+    return None if value.shape is None else len(value.shape)
+
+
+def _mask(scores: ir.Value, rw: Rewriter, nodes: list[ir.Node]) -> tuple[ir.Value | None, ir.Value]:
+    """What is added to the scores, and the scores without it: the operand that is a product, perhaps scaled."""
+    node = rw.producer(scores, "Add")
+    for value, other in either_way(node) if node is not None else ():
+        inner = value.producer()
+        if node is not None and inner is not None and inner.op_type in ("MatMul", "Mul", "Div") and _rank(value) == 4:
+            nodes.append(node)
+            return other, value
+    return None, scores
+
+
+def _scaled(value: ir.Value, rw: Rewriter, nodes: list[ir.Node]) -> tuple[float, ir.Value]:
+    """The number that the value is multiplied by, and what is multiplied."""
+    node = value.producer()
+    if node is None or not rw.is_standard(node) or node.op_type not in ("Mul", "Div"):
+        return 1.0, value
+    pairs = either_way(node) if node.op_type == "Mul" else [(node.inputs[0], node.inputs[1])]
+    for inner, by in pairs:
+        scale = number(by)
+        if inner is None or by is None or not scale or not np.isfinite(scale) or _rank(by) not in (0, 1):
+            continue
+        nodes.append(node)
+        return (scale if node.op_type == "Mul" else 1 / scale), inner
+    return 1.0, value
+
+
+def keys_of(transposed: ir.Value, at: ir.Node, rw: Rewriter) -> ir.Value | None:
+    """k of kᵀ as [batch, heads, length, size]."""
+    node = rw.producer(transposed, "Transpose")
+    perm = rw.view(node).attr("perm") if node is not None else None
+    if node is None or node.inputs[0] is None:
+        return None
+    if perm == (0, 1, 3, 2):
+        return node.inputs[0]
+    if perm == (0, 2, 3, 1):
+        return rw.op("Transpose", node.inputs[0], at=at, perm=[0, 2, 1, 3]).outputs[0]
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+    """A value of [batch, length, heads · size] whose heads stand apart elsewhere."""
+
+    source: ir.Value
+    target: tuple[int, ...] | None
+    heads: int
+    size: int
+
+    def joined(self, at: ir.Node, rw: Rewriter) -> ir.Value:
+        """The value itself, of three dims."""
+        if self.target is None:
+            return self.source
+        return rw.op("Reshape", self.source, at=at, shape=np.asarray(self.target, np.int64)).outputs[0]
+
+
+def heads_of(value: ir.Value, rw: Rewriter, transposed: bool = False) -> Heads | None:
+    """The heads that Transpose(Reshape(x)) sets apart: [batch, heads, length, size], the last two turned or not."""
+    node = rw.producer(value, "Transpose")
+    if node is None or rw.view(node).attr("perm") != ((0, 2, 3, 1) if transposed else (0, 2, 1, 3)):
+        return None
+    reshape = rw.producer(node.inputs[0], "Reshape")
+    if reshape is None or reshape.inputs[0] is None or node.inputs[0] is None or node.inputs[0].shape is None:
+        return None
+    source, shape = reshape.inputs[0], node.inputs[0].shape
+    heads, size = shape[2], shape[3]
+    if not isinstance(heads, int) or not isinstance(size, int):
+        return None
+    if _rank(source) == 3 and source.shape is not None and source.shape[2] == heads * size:
+        target = constant(reshape.inputs[1])
+        zeros = rw.view(reshape).opset < 14 or rw.view(reshape).attr("allowzero") == 0
+        copied = zeros and target is not None and not target[:2].any()
+        if copied or (same_dim(source.shape[0], shape[0]) and same_dim(source.shape[1], shape[1])):
+            return Heads(source, None, heads, size)
+    leading = [dim if isinstance(dim, int) else -1 for dim in shape[:2]]
+    if leading.count(-1) > 1 or 0 in leading:
+        return None
+    return Heads(source, (*leading, heads * size), heads, size)

@@ -1,0 +1,127 @@
+"""ort-attention: attention by one kernel of ONNX Runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from .attention_steps import Heads, Steps, attention_steps, heads_of, keys_of
+from .contrib import contrib
+from .dims import same_dim
+from .matching import only_reader
+from .rewriter import Rewriter
+from .rules import apply_rules, rule, rules_in
+from .view import constant
+
+
+@dataclasses.dataclass(frozen=True)
+class OrtAttention:
+    """softmax(q kᵀ · scale + mask) v becomes Attention, before opset 23 com.microsoft's MultiHeadAttention.
+
+    before:  q ─ Reshape ─ Transpose ─ MatMul(·, kᵀ) ─ Mul ─ Add mask ─ Softmax ─ MatMul(·, v) ─ Transpose ─ Reshape ─ y
+             k ─ Reshape ─ Transpose ──────── ·    v ─ Reshape ─ Transpose ──────────── ·
+    after:   q, k, v, mask ─ Attention ─ y
+
+    In float; the mask is added, and nobody else reads a step. Without the Reshapes and Transposes around it, which are
+    proved to set heads apart, Attention takes the operands of four dims as they are; MultiHeadAttention cannot. A mask
+    of Where stays: a row that is masked as a whole would come out otherwise.
+    """
+
+    name: ClassVar[str] = "ort-attention"
+
+    def run(self, rw: Rewriter) -> None:
+        apply_rules(rw, RULES)
+
+
+@rule("Softmax")
+def attention(node: ir.Node, rw: Rewriter) -> bool:
+    """The steps around a Softmax → Attention or MultiHeadAttention."""
+    steps = attention_steps(node, rw)
+    if steps is None:
+        return False
+    standard = (rw.opset(node) or 0) >= 23
+    shape = steps.scores.shape
+    assert shape is not None
+    if steps.mask is not None and not _broadcasts(steps.mask, shape, exact=not standard):
+        return rw.reject("attention", "the mask is not proved to be one number for each score")
+    parts = [
+        heads_of(steps.query, rw),
+        heads_of(steps.keys, rw, transposed=True) or _untransposed(steps.keys, rw),
+        heads_of(steps.values, rw),
+    ]
+    tail = _joined(steps.last, rw)
+    if tail is not None and all(part is not None for part in parts):
+        query, keys, values = (part for part in parts if part is not None)
+        if query.heads == keys.heads == values.heads and query.size == keys.size:
+            return _by_heads(steps, [query, keys, values], tail, standard, rw)
+    if not standard:
+        return rw.reject("attention", "the heads are not proved to be set apart by Reshape and Transpose")
+    last = steps.last
+    keys_value = keys_of(steps.keys, last, rw)
+    if keys_value is None:
+        return rw.reject("attention", "the keys are not transposed by a Transpose")
+    new = rw.op("Attention", steps.query, keys_value, steps.values, steps.mask, at=last, scale=steps.scale)
+    rw.replace(last, new.outputs[0])
+    return True
+
+
+def _untransposed(keys: ir.Value, rw: Rewriter) -> Heads | None:
+    node = rw.producer(keys, "Transpose")
+    if node is None or node.inputs[0] is None or rw.view(node).attr("perm") != (0, 1, 3, 2):
+        return None
+    return heads_of(node.inputs[0], rw)
+
+
+def _broadcasts(mask: ir.Value, shape: ir.Shape, exact: bool) -> bool:
+    """Whether the mask widens to the scores, and has their last dim; `exact`: their last two."""
+    if mask.shape is None or not 2 <= len(mask.shape) <= 4 or mask.dtype != ir.DataType.FLOAT:
+        return False
+    dims = list(zip(reversed(mask.shape), reversed(shape), strict=False))
+    kept = 2 if exact else 1
+    return all(same_dim(own, dim) or (i >= kept and own == 1) for i, (own, dim) in enumerate(dims))
+
+
+def _joined(last: ir.Node, rw: Rewriter) -> ir.Node | None:
+    """The Reshape that joins the heads after the last product, where it copies no dim behind the first two."""
+    transpose = only_reader(last.outputs[0])
+    if transpose is None or transpose.op_type != "Transpose" or rw.view(transpose).attr("perm") != (0, 2, 1, 3):
+        return None
+    reshape = only_reader(transpose.outputs[0])
+    if reshape is None or reshape.op_type != "Reshape" or not rw.is_standard(reshape):
+        return None
+    target = constant(reshape.inputs[1])
+    if target is None or (target[2:] == 0).any():
+        return None
+    return reshape
+
+
+def _by_heads(steps: Steps, parts: list[Heads], tail: ir.Node, standard: bool, rw: Rewriter) -> bool:
+    query, keys, values = (part.joined(tail, rw) for part in parts)
+    heads, mask = parts[0].heads, steps.mask
+    if standard:
+        new = rw.op(
+            *("Attention", query, keys, values, mask),
+            at=tail,
+            scale=steps.scale,
+            q_num_heads=heads,
+            kv_num_heads=heads,
+        )
+    else:
+        if mask is not None and mask.shape is not None and len(mask.shape) < 4:
+            axes = np.arange(4 - len(mask.shape))
+            mask = rw.op("Unsqueeze", mask, at=tail, axes=axes).outputs[0]
+        given = [query, keys, values, *([None, None, mask] if mask is not None else [])]
+        new = contrib(rw, "MultiHeadAttention", *given, at=tail, num_heads=heads, scale=steps.scale)
+    joined = new.outputs[0]
+    batch = steps.last.outputs[0].shape
+    if joined.shape is None and batch is not None:
+        joined.shape = ir.Shape([batch[0], batch[2], heads * parts[2].size])
+        joined.type = steps.last.outputs[0].type
+    rw.replace(tail, rw.op("Reshape", joined, tail.inputs[1], at=tail, attributes=tail.attributes.values()).outputs[0])
+    return True
+
+
+RULES = rules_in(globals())

@@ -58,6 +58,7 @@ def find_gelu(node: ir.Node, rw: Rewriter, name: str) -> tuple[ir.Node, ir.Value
         return None
     last = _around(node, source, rw, inside)
     if last is None:
+        rw.reject(name, "what follows is not x · ½ · (1 + …), or is read in between")
         return None
     if not read_only_by([*dict.fromkeys([node, *inside]), last]):
         rw.reject(name, "a step is needed elsewhere")

@@ -62,11 +62,13 @@ def padded_maximum(node: ir.Node, rw: Rewriter) -> bool:
 def _take(node: ir.Node, rw: Rewriter, name: str, filling: float, attributes: dict[str, int]) -> bool:
     """Add the spatial padding before the node to its own, if it is with `filling`."""
     pad, view = rw.producer(node.inputs[0], "Pad"), rw.view(node)
-    if pad is None or pad.inputs[0] is None or view.attr("auto_pad") not in ("NOTSET", "VALID"):
+    if pad is None or pad.inputs[0] is None:
         return False
     amounts = _amounts(pad, rw)
     if amounts is None:
-        return False
+        return rw.reject(name, "the padding is not by a constant, of known amounts, at the ends of all axes")
+    if view.attr("auto_pad") not in ("NOTSET", "VALID"):
+        return rw.reject(name, "the operator pads by itself, by amounts that its input decides")
     if _filling(pad, rw) != filling:
         return rw.reject(name, f"the padding is not {filling:g}")
     rank = len(amounts) // 2
@@ -75,7 +77,9 @@ def _take(node: ir.Node, rw: Rewriter, name: str, filling: float, attributes: di
     own = view.attr("pads")
     odd = any(schema.has_attribute("", node.op_type, view.opset, key) and view.attr(key) for key in _ODD)
     if own is RUNTIME or odd:
-        return False
+        return rw.reject(
+            name, "its own padding is a parameter of the function, or it rounds sizes up, or stores indices by column"
+        )
     if own is None or view.attr("auto_pad") == "VALID":
         own = (0,) * (2 * rank - 4)
     spatial = [a + b for a, b in zip(own, [*amounts[2:rank], *amounts[rank + 2 :]])]
@@ -103,7 +107,7 @@ def pad_of_pad(node: ir.Node, rw: Rewriter) -> bool:
         return False
     amounts, before, filling = _amounts(node, rw), _amounts(inner, rw), _filling(node, rw)
     if amounts is None or before is None or filling is None or filling != _filling(inner, rw):
-        return False
+        return rw.reject("pad_of_pad", "not both by the same constant, of known amounts, at the ends of all axes")
     rw.replace(node, _pad(node, inner.inputs[0], [a + b for a, b in zip(amounts, before)], rw).outputs[0])
     return True
 

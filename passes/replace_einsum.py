@@ -36,13 +36,15 @@ def einsum(node: ir.Node, rw: Rewriter) -> bool:
     """Einsum → MatMul, Gemm or Transpose."""
     terms, result = _terms(node, rw)
     operands = [value for value in node.inputs if value is not None and value.dtype in _NUMBERS]
-    if len(operands) != len(node.inputs) or result is None or len(terms) != len(operands):
-        return False
+    if len(operands) != len(node.inputs):
+        return rw.reject("einsum", "an operand is of a type that MatMul does not take everywhere")
+    if result is None or len(terms) != len(operands):
+        return rw.reject("einsum", "the equation has an ellipsis, or a letter twice in one term")
     if not _agree(terms, operands):
         return rw.reject("einsum", "dims of one letter are not proved to be equal")
     new = _permutation(node, terms, result, rw) if len(terms) == 1 else _product(node, terms, result, rw)
     if new is None:
-        return False
+        return rw.reject("einsum", "the equation is no MatMul, Gemm or Transpose")
     rw.replace(node, new.outputs[0])
     return True
 

@@ -18,6 +18,7 @@ _HOME = {
     "compile": "pfvm.runtime.compiled",
     "epoch": "pfvm.runtime.epoch",
     "export": "pfvm.compiler.capture.export",
+    "prefetch": "pfvm.runtime.prefetch",
     "lint": "pfvm.compiler.capture.lint",
     "Context": "pfvm.runtime.mlsdk.context",
     "CompiledFunction": "pfvm.runtime.compiled",
@@ -42,6 +43,7 @@ __all__ = [
     "load",
     "loop",
     "optimize",
+    "prefetch",
     "run_passes",
 ]
 
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from pfvm.runtime.grad import grad
     from pfvm.runtime.library import run_passes
     from pfvm.runtime.mlsdk.context import Context
+    from pfvm.runtime.prefetch import prefetch
 
 
 def __getattr__(name: str) -> Any:

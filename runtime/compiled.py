@@ -174,17 +174,24 @@ class CompiledFunction:
         self._as_array, self._as_tensor = as_array, as_tensor
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run once with the current weights. The only argument may be a batch of `pfvm.prefetch`."""
+        """Run once with the current weights. The only argument may be a batch of `pfvm.prefetch`.
+
+        args, kwargs: those of the function, tensors or arrays of the sample's dtypes and shapes. Raises InputError,
+        StaleWeightError where frozen weights changed, and CaptureError where the function would take another path now.
+        """
         if len(args) == 1 and isinstance(args[0], Prefetched):
             return self._packed(args[0].run(self))
         return self._packed(self._run(self.feeds(*args, **kwargs)))
 
     def run(self, feeds: dict[str, Any]) -> dict[str, Any]:
-        """Run once on arrays by the names of the graph's inputs; results by the names of its outputs."""
+        """Run once. feeds: arrays by the names of the graph's inputs; the results are by the names of its outputs.
+
+        Raises InputError for a missing or unknown name, a wrong dtype or a wrong shape.
+        """
         return self._run(feeds)
 
     def feeds(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The arguments of a call as arrays by the names of the graph's inputs. Raises InputError."""
+        """The arguments of a call, args and kwargs, as arrays by the names of the graph's inputs. Raises InputError."""
         positional = self._positional(args, kwargs)
         given = self.signature.inputs.unpack(positional, self.signature.argument_names)
         return {name: self._as_array(name, value) for name, value in given.items()}

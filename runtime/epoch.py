@@ -98,7 +98,7 @@ class Epoch:
         self._outputs = step.outputs
         self._is_shuffled = any(value.name == SEED for value in result.model.graph.inputs)
         on_device = resident(executable, step.updates)
-        arrays = {name: on_device.put(array) for name, array in all_rows(step, data).items()}
+        arrays = {name: on_device.put(array, name) for name, array in all_rows(step, data).items()}
         self._state = StepsState(step, _WithData(on_device, arrays), steps)
 
     def __call__(self, seed: int | None = None) -> Any:

@@ -21,7 +21,7 @@ class OrtResident:
         self._executable = executable
         self._state_of = {output: state for state, output in updates.items()}
 
-    def put(self, array: np.ndarray[Any, Any]) -> Any:
+    def put(self, array: np.ndarray[Any, Any], name: str | None = None) -> Any:
         return to_ort(np.array(array))
 
     def get(self, value: Any) -> np.ndarray[Any, Any]:

@@ -23,8 +23,8 @@ class Resident(Protocol):
     def device(self) -> str:
         """Device arrays may be handed from one executable to another where this is equal."""
 
-    def put(self, array: np.ndarray[Any, Any]) -> DeviceArray:
-        """A copy of host values on the device."""
+    def put(self, array: np.ndarray[Any, Any], name: str | None = None) -> DeviceArray:
+        """A copy of host values on the device. name: of the input that they are for, where that is known."""
 
     def get(self, value: DeviceArray) -> np.ndarray[Any, Any]:
         """The values on the host; read-only, they may share memory."""

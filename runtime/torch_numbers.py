@@ -44,4 +44,4 @@ class NumberFeeds:
             elif name in self._kept:
                 state[name] = self._kept[name]
             else:
-                state[name] = self._kept[name] = self._resident.put(np.asarray(value))
+                state[name] = self._kept[name] = self._resident.put(np.asarray(value), name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from pfvm.compiler.capture.reach import Place, ReachedTensor
 from pfvm.errors import StaleWeightError
 
 from .places import Places
-from .resident import Resident
+from .resident import DeviceArray, Resident
 from .torch_assumptions import StepAssumptions
 from .torch_deferred import OnDevice, can_defer, defer, on_device, store
 from .torch_numbers import NumberFeeds
@@ -33,6 +33,13 @@ class _Slot:
         self.values: OnDevice | None = None
 
 
+class Ready(NamedTuple):
+    """What a call takes: a batch on the device by input names, and the seeds that it was given when it went there."""
+
+    arrays: Mapping[str, DeviceArray]
+    seeds: Mapping[str, np.ndarray[Any, Any]]
+
+
 class StepState:
     """Runs a step on the state that hangs in the program's modules and optimizers, and puts the new state there.
 
@@ -44,7 +51,9 @@ class StepState:
     def __init__(self, exported: Exported, resident: Resident) -> None:
         self._resident = resident
         self._slots = [_Slot(name, s, name in exported.updates) for name, s in exported.states.items()]
-        self._places = Places([slot.state.place for slot in self._slots])
+        self._seeds = [slot for slot in self._slots if slot.state.kind == "rng"]
+        self._read = [slot for slot in self._slots if slot.state.kind != "rng"]
+        self._places = Places([slot.state.place for slot in self._read])
         self._updated = [slot for slot in self._slots if slot.is_updated]
         self._number_feeds = NumberFeeds(resident, exported.updates)
         self._updated_numbers = [(name, n) for name, n in exported.numbers.items() if name in exported.updates]
@@ -52,25 +61,37 @@ class StepState:
         self._assumptions = StepAssumptions(exported)
         self._optimizers = exported.optimizers
         self._schedulers = exported.schedulers
-        self._is_random = any(state.kind == "rng" for state in exported.states.values())
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, feeds: Mapping[str, Any], ready: Ready | None = None) -> dict[str, Any]:
         """One step; its results by output name. Raises StaleWeightError, and what a call of the executable raises."""
         with SWAP_LOCK:
-            if not self._is_random:
-                return self._run(feeds)
+            if ready is not None or not self._seeds:
+                return self._run(feeds, ready)
             with _generator_kept():
-                return self._run(feeds)
+                return self._run(feeds, Ready({}, self.seeds()))
 
     def rehearse(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The results of a call that changes no tensor and no number; seeds are drawn."""
         with SWAP_LOCK:
-            fed, state = self._gathered(feeds)
-            copies = {name: self._resident.put(self._resident.get(value)) for name, value in state.items()}
+            fed, state = self._gathered({**feeds, **self.seeds()})
+            copies = {name: self._resident.put(self._resident.get(value), name) for name, value in state.items()}
             return self._resident(fed, copies)[0]
 
-    def _run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        fed, state = self._gathered(feeds)
+    def seeds(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The seeds of one call, drawn from torch's generator."""
+        drawn = [(slot, slot.state.place) for slot in self._seeds]
+        return {
+            slot.name: self._array(slot, slot.state.tensor if place is None else place.get()) for slot, place in drawn
+        }
+
+    def ready(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Ready:
+        """A batch on the device, for `run`, and the seeds of that call. Any thread may make it."""
+        return Ready({name: self._resident.put(array, name) for name, array in arrays.items()}, self.seeds())
+
+    def _run(self, feeds: Mapping[str, Any], ready: Ready | None) -> dict[str, Any]:
+        fed, state = self._gathered(feeds if ready is None else {**feeds, **ready.seeds})
+        if ready is not None:
+            state.update(ready.arrays)
         try:
             results, new = self._resident(fed, state)
         except BaseException:
@@ -84,7 +105,7 @@ class StepState:
         numbers = self._assumptions.numbers()
         state: dict[str, Any] = {}
         fed = dict(feeds)
-        for slot, tensor in zip(self._slots, self._places.get()):
+        for slot, tensor in zip(self._read, self._places.get()):
             values, last = slot.values, slot.tensor
             if values is not None and last is not None and tensor is last and on_device(last) is values:
                 state[slot.name] = values.array  # as the last call left it
@@ -106,13 +127,13 @@ class StepState:
         slot.values = None
         array = self._array(slot, tensor)
         if slot.is_updated:
-            state[slot.name] = self._resident.put(array)
+            state[slot.name] = self._resident.put(array, slot.name)
         else:
             feeds[slot.name] = array
 
     def _absent(self, slot: _Slot) -> torch.Tensor:
         """The first value of what nothing holds yet."""
-        if slot.state.place is None or slot.state.role == "rng":
+        if slot.state.place is None:
             return slot.state.tensor
         if slot.state.role == "buffer":
             if slot.state.is_required:

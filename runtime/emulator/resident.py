@@ -43,7 +43,7 @@ class EmulatorResident:
         self._updates = dict(updates)
         self._last: weakref.WeakValueDictionary[str, DramArray] = weakref.WeakValueDictionary()
 
-    def put(self, array: Array) -> DramArray:
+    def put(self, array: Array, name: str | None = None) -> DramArray:
         return DramArray(np.array(array))
 
     def get(self, value: DramArray) -> Array:

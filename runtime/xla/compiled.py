@@ -20,9 +20,10 @@ from .early_checks import split_off
 from .fusion import Fusion, compile_program
 from .host_nodes import data_dependent
 from .interpreter import Interpreter
-from .platforms import lowering_for
+from .placement import Placement
+from .platforms import Precision, lowering_for
 from .prepared import Preparation, Program
-from .random_keys import Keys, fresh_entropy
+from .random_keys import Keys
 from .range_checks import RangeChecks
 from .scratch import keep_memory_of
 from .segments import MustCut, Segment
@@ -41,16 +42,17 @@ InterpreterFactory = Callable[[Mapping[ir.Value, Any], set[ir.Value], Keys, Rang
 class Compiled:
     """A segment compiled for one key. `traced` are the inputs that it takes as arguments; `reloaded`: from the disk.
 
-    `random`: it takes entropy as a last argument, new in every call. `checks`: it returns their finding as last result,
-    unless it is known early.
+    `call`: `function` as it is called. `entropy`: of its last argument, new in every call, where it takes one.
+    `checks`: it returns their finding as last result, unless it is known early.
     """
 
     function: jax.stages.Compiled
+    call: Callable[..., list[Any]]
     reloaded: bool
     traced: tuple[ir.Value, ...]
     weights: tuple[jax.Array, ...]
     outputs: tuple[ir.Value, ...]
-    random: bool
+    entropy: Callable[[], np.ndarray] | None
     checks: RangeChecks | None
 
     def __call__(self, values: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
@@ -59,12 +61,12 @@ class Compiled:
     def run(self, inputs: list[Any]) -> list[Any]:
         """Values of `traced` → those of `outputs`. Raises InputError before it runs, RunRefused when it has run."""
         arguments = [*inputs, *self.weights]
-        if self.random:
-            arguments.append(fresh_entropy())
+        if self.entropy is not None:
+            arguments.append(self.entropy())
         checks = self.checks
         if checks is not None and checks.early is not None:
             checks.judge(checks.early(arguments))
-        results: list[Any] = self.function(*arguments)
+        results = self.call(*arguments)
         if checks is not None and checks.early is None:
             try:
                 checks.judge(results[-1])
@@ -80,6 +82,20 @@ class RunRefused(Exception):
         super().__init__(str(error))
         self.error = error
         self.outputs = outputs
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lowered:
+    """A program for a platform that need not be here. Arguments: `inputs`, then weights, then entropy if `random`.
+
+    donated: the positions of arguments whose memory results may use.
+    """
+
+    exported: jax.export.Exported
+    donated: tuple[int, ...]
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    random: bool
 
 
 class TooManyCompilations(PfvmError):
@@ -100,22 +116,23 @@ class SegmentRunner:
         weights: Weights,
         arguments: list[ir.Value],
         interpreter: InterpreterFactory,
-        device: jax.Device,
+        placement: Placement,
         platform: str,
         max_compilations: int,
         allow_cut: bool,
         preparation: Preparation,
         fusion: Fusion,
         judged: Container[ir.Node] = (),
+        precision: Precision | None = None,
     ) -> None:
         self.segment = segment
         self._opsets = model.graph.opset_imports
         self._functions = dict(model.functions)
         self._weights = weights
         self._interpreter = interpreter
-        self._device = device
+        self._placement = placement
         self._platform = platform
-        self._device_name = f"xla:{platform}"
+        self._device_name = f"xla:{platform}{placement.text}"
         self._max_compilations = max_compilations
         self._specialization = Specialization()
         self._executables: dict[Key, Compiled] = {}
@@ -125,6 +142,7 @@ class SegmentRunner:
         self._preparation = preparation
         self._fusion = fusion
         self._judged = judged
+        self._precision = precision
         # State → the output that replaces it: its memory is donated. Set before the first call, or not at all.
         self.donations: Mapping[ir.Value, ir.Value] = {}
 
@@ -165,7 +183,7 @@ class SegmentRunner:
 
     def own_value(self, value: ir.Value) -> jax.Array:
         """The model's value of an input, on the device. Call with 64-bit types enabled."""
-        return self._weights.on_device(value, self._device)
+        return self._weights.on_device(value, self._placement)
 
     def _value(self, value: ir.Value, env: Mapping[ir.Value, Any]) -> Any:
         if value in env:
@@ -191,13 +209,15 @@ class SegmentRunner:
             )
         program, traced, checks = self._program(values, self._platform)
         try:
-            compiled, reloaded = compile_program(program, self._fusion, self._device)
+            compiled, reloaded = compile_program(program, self._fusion, self._placement)
         except jax.errors.JaxRuntimeError as error:
             reason = str(error).strip().split("\n")[0]
             raise PfvmError(f"{self._device_name}: XLA could not compile the model: {reason}") from error
         if self._platform == "cpu":
             keep_memory_of(compiled)
-        executable = Compiled(compiled, reloaded, traced, program.weights, self._outputs(), program.random, checks)
+        call = self._placement.call(compiled, program.shardings)
+        entropy = self._placement.entropy if program.random else None
+        executable = Compiled(compiled, call, reloaded, traced, program.weights, self._outputs(), entropy, checks)
         self._executables[self._key(values)] = executable
         return executable
 
@@ -206,12 +226,18 @@ class SegmentRunner:
 
         It does not check indices: one that is out of range reads the nearest element.
         """
+        return self.lowered(env, platform).exported
+
+    def lowered(self, env: Mapping[ir.Value, Any], platform: str) -> Lowered:
+        """As `export`, with what the program's arguments and results are."""
         with self._lock:
             values = {v: self._value(v, env) for v in self.segment.inputs}
-            program, *_ = self._program(values, platform, check=False)
+            program, traced, _ = self._program(values, platform, check=False)
         closed = program.traced.jaxpr
         avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.in_avals]
-        return jax.export.export(jax.jit(jex.jaxpr_as_fun(closed)), platforms=(platform,))(*avals)
+        exported = jax.export.export(jax.jit(jex.jaxpr_as_fun(closed)), platforms=(platform,))(*avals)
+        donated = tuple(program.traced.donate_argnums or ())
+        return Lowered(exported, donated, traced, self._outputs(), program.random)
 
     def _program(
         self, values: Mapping[ir.Value, Any], platform: str, check: bool = True
@@ -224,12 +250,13 @@ class SegmentRunner:
         while True:
             special = frozenset(self._specialization.inputs)
             try:
-                with lowering_for(platform):
+                precision = self._precision if platform == self._platform else None
+                with lowering_for(platform, precision), self._placement.tracing():
                     checks = RangeChecks(self._judged, check)
                     program, traced = self._trace(values, special, tracing, checks)
                     if not checks.total.items:
                         return program, traced, None
-                    early = split_off(program, self._device) if self.donations else None
+                    early = split_off(program, self._placement) if self.donations else None
                     if early is not None:
                         program, checks.early = early
                     elif self.donations:
@@ -276,9 +303,11 @@ class SegmentRunner:
             kept = [jnp.where(finding[0] == 0, r, old[v]) if v in old else r for v, r in zip(outputs, results)]
             return [*kept, finding]
 
+        for value in traced:
+            self._placement.check(value, values[value].shape)
         structs = [jax.ShapeDtypeStruct(values[v].shape, values[v].dtype) for v in traced]
         donated = tuple(i for i, v in enumerate(traced) if v in self.donations)
-        return self._preparation.split(function, structs, self._arguments, donated), traced
+        return self._preparation.split(function, structs, self._arguments, donated, traced, outputs), traced
 
     def _outputs(self) -> tuple[ir.Value, ...]:
         """The segment's outputs, new state first.

@@ -26,7 +26,8 @@ class DirectCall:
         self,
         program: Compiled,
         feeds: Mapping[str, np.ndarray],
-        state: Collection[str],
+        state: Mapping[str, Any],
+        donated: Collection[str],
         own: Mapping[str, jax.Array],
         outputs: Sequence[ir.Value],
         checks: Sequence[IndexCheck],
@@ -35,6 +36,8 @@ class DirectCall:
         self._types = [(name, array.dtype, array.shape) for name, array in feeds.items()]
         self._feeds = frozenset(feeds)
         self._state = frozenset(state)
+        # State that the program replaces keeps its type.
+        self._placed = [(name, x.dtype, x.shape) for name, x in state.items() if name not in donated]
         self._own = dict(own)
         self._arguments = [v.name or "" for v in program.traced]
         self._results = [(v.name or "", program.outputs.index(v)) for v in outputs]
@@ -50,7 +53,7 @@ class DirectCall:
             array = feeds[name]
             if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
                 return False
-        return True
+        return all(state[name].shape == shape and state[name].dtype == dtype for name, dtype, shape in self._placed)
 
     def __call__(self, feeds: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, jax.Array]:
         """The model's results by name, where the call fits. Raises what `Compiled.run` raises, and InputError."""
@@ -80,4 +83,5 @@ def direct_call(
     if program is None or not all(v in program.outputs for v in outputs):
         return None
     own = {v.name or "": runner.own_value(v) for v in program.traced if v not in given}
-    return DirectCall(program, feeds, state, own, outputs, list(checks))
+    donated = {v.name or "" for v in runner.donations}
+    return DirectCall(program, feeds, state, donated, own, outputs, list(checks))

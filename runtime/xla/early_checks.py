@@ -19,6 +19,7 @@ from jax.interpreters import partial_eval
 
 from .integer_bounds import sizes_without_finding
 from .integer_steps import IntegerProgram, in_numpy
+from .placement import Placement, Shardings
 from .prepared import Program, staged
 from .range_checks import NOTHING
 
@@ -26,7 +27,7 @@ from .range_checks import NOTHING
 _HEAVY = {"dot_general", "conv_general_dilated", "while"}
 
 
-def split_off(program: Program, device: jax.Device) -> tuple[Program, Callable[..., Any]] | None:
+def split_off(program: Program, placement: Placement) -> tuple[Program, Callable[..., Any]] | None:
     """A program whose last result is the checks' finding as (the program without it, arguments → the finding).
 
     None where the finding depends on donated arguments, or costs much.
@@ -37,22 +38,36 @@ def split_off(program: Program, device: jax.Device) -> tuple[Program, Callable[.
     if any(used[i] for i in donated) or _is_heavy(checks):
         return None
     rest, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * results + [False], instantiate=True)
-    judge = _judge(jex.ClosedJaxpr(checks, closed.consts), device)
     positions = [i for i, is_used in enumerate(used) if is_used]
+    judge = _judge(jex.ClosedJaxpr(checks, closed.consts), placement, _some(program.shardings, positions))
 
     def finding(arguments: Sequence[Any]) -> Any:
         return judge([arguments[i] for i in positions])
 
-    without = staged(jex.ClosedJaxpr(rest, closed.consts), device, donated)
-    return dataclasses.replace(program, traced=without), finding
+    shardings = _without_last(program.shardings)
+    without = staged(jex.ClosedJaxpr(rest, closed.consts), shardings, donated)
+    return dataclasses.replace(program, traced=without, shardings=shardings), finding
 
 
-def _judge(checks: jex.ClosedJaxpr, device: jax.Device) -> Callable[[Sequence[Any]], Any]:
+def _some(shardings: Shardings, positions: Sequence[int]) -> Shardings:
+    """Those of a program of some of the arguments, whose only result is the last one."""
+    arguments, results = shardings
+    if isinstance(arguments, jax.sharding.Sharding):
+        return shardings
+    return Shardings(tuple(arguments[i] for i in positions), results[-1:])
+
+
+def _without_last(shardings: Shardings) -> Shardings:
+    results = shardings.results
+    return shardings if isinstance(results, jax.sharding.Sharding) else shardings._replace(results=results[:-1])
+
+
+def _judge(checks: jex.ClosedJaxpr, placement: Placement, shardings: Shardings) -> Callable[[Sequence[Any]], Any]:
     """Labels of a batch are few: numpy has looked at them before a program of XLA's is under way."""
     small = in_numpy(checks)
     if small is not None:
         return _by_extremes(small)
-    compiled = staged(checks, device).lower().compile()
+    compiled = placement.call(staged(checks, shardings).lower().compile(), shardings)
     return lambda arguments: compiled(*arguments)[0]
 
 

@@ -21,11 +21,12 @@ from .fusion import check_fusion
 from .host_nodes import host_nodes
 from .indices import index_checks, judged_nodes
 from .own_settings import own_settings
+from .placement import placement_of
 from .plan import BehindCut, Plan, Planner
-from .platforms import device_of
+from .platforms import precision_of
 from .segments import MustCut, Segment
 from .support import check_supported
-from .weights import Weights, unbound
+from .weights import Weights
 
 # A look at each of them comes before every other call.
 _MOST_DIRECT = 4
@@ -44,6 +45,11 @@ class XlaExecutable:
         back; OptionError where that might change the other rows' results.
     fusion: "default" or "no_convolution", a setting of XLA's CPU compiler; "auto" chooses by
         the model's operators.
+    precision: how products of float32 are computed: "default" (on a TPU of bfloat16 ones), "high" or "highest" (in
+        float32). None: "default" on a TPU, else "highest".
+    mesh: "data=4,model=2" spreads the model over so many devices (see `sharding`): the batch over `data`, state and
+        weights whole on each unless `shard` says otherwise: rules "linear*.weight=model,None", or "auto".
+    compile_only: programs are lowered for the platform and never run; no device is needed.
     cut_shapes: a device segment behind a host segment is compiled for so many shapes; for more it runs on the host.
 
     Raises UnsupportedOpError at load time for operators without a lowering, and NoDeviceError where there is no such
@@ -60,12 +66,17 @@ class XlaExecutable:
         cut_shapes: int = 8,
         bucket: Mapping[str, Sequence[int]] | None = None,
         fusion: str = "auto",
+        precision: str | None = None,
+        compile_only: bool = False,
+        mesh: str | None = None,
+        shard: str | Sequence[str] | None = None,
     ) -> None:
         if type(max_compilations) is not int or max_compilations < 1:
             raise OptionError(f"max_compilations={max_compilations!r}: expected a whole number of 1 or more")
         self._platform = platform
-        self._device = device_of(platform)
-        allow_host = platform != "tpu" if allow_host is None else allow_host
+        self._placement = placement_of(model, platform, mesh, shard, compile_only)
+        self.precision = precision_of(platform, precision)
+        allow_host = self._placement.may_use_host and (platform != "tpu" if allow_host is None else allow_host)
         self._host_nodes = host_nodes(model) if allow_host else {}
         check_supported(model, f"xla:{platform}", self._host_nodes)
         self._weights = Weights(model)
@@ -80,13 +91,15 @@ class XlaExecutable:
         self._planner = Planner(
             model,
             self._weights,
-            self._device,
+            self._placement,
             platform,
             max_compilations,
             cut_shapes,
             allow_host,
             check_fusion(fusion),
             judged_nodes(self._index_checks),
+            self.precision,
+            compile_only,
         )
         self._plan = self._planner.plan(self._host_nodes)
         self._direct: tuple[DirectCall, ...] = ()
@@ -136,12 +149,12 @@ class XlaExecutable:
                     self._cut(request, plan)
 
     def __repr__(self) -> str:
-        return representation(f"xla:{self._platform}", self.inputs, self.outputs)
+        return representation(self.device, self.inputs, self.outputs)
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         direct = self._direct_for(feeds, {})
         if direct is not None:
-            return {name: np.array(value) for name, value in self._run_direct(direct, feeds, {}).items()}
+            return {name: self.host(value) for name, value in self._run_direct(direct, feeds, {}).items()}
         checked = check_feeds(self.inputs, self.optional_inputs, feeds)
         given = {self._graph_inputs[name]: array for name, array in checked.items()}
         for check in self._index_checks:
@@ -159,10 +172,19 @@ class XlaExecutable:
         """ "cpu", "cuda" or "tpu"."""
         return self._platform
 
-    def put(self, array: np.ndarray) -> jax.Array:
-        """Host values on the device; jax may go on using the host array's memory."""
+    def put(self, array: np.ndarray, name: str | None = None) -> jax.Array:
+        """Host values on the device, for the input `name`; jax may go on using the host array's memory."""
         with own_settings():
-            return jax.device_put(array, self._device)
+            return self._placement.put(array, None if name is None else self._graph_inputs[name])
+
+    def host(self, value: Any) -> np.ndarray:
+        """A copy of values of the device. Raises PfvmError where other processes have parts of them."""
+        return self._placement.host(value)
+
+    @property
+    def device(self) -> str:
+        """Names the device, and the mesh where there is one."""
+        return f"xla:{self._platform}{self._placement.text}"
 
     def donate(self, updates: Mapping[str, str]) -> None:
         """From now on the memory of state (name → the output that replaces it) may become that of its next value.
@@ -180,6 +202,9 @@ class XlaExecutable:
 
         Donated arrays of `state` are used up; where the call fails, `state` holds others of the same values.
         """
+        if self._placement.text:
+            with own_settings():
+                state.update({name: self._placement.placed(x, self._graph_inputs[name]) for name, x in state.items()})
         direct = self._direct_for(feeds, state)
         if direct is not None:
             return self._run_direct(direct, feeds, state)
@@ -246,7 +271,7 @@ class XlaExecutable:
             env = dict(given)
             try:
                 for runner in plan.runners[:-1]:
-                    env.update((value, unbound(result)) for value, result in runner(env).items())
+                    env.update((value, self._placement.between(result)) for value, result in runner(env).items())
                 for runner in plan.runners[-1:]:
                     env.update(runner(env))
                 return env
@@ -258,7 +283,7 @@ class XlaExecutable:
     def _failure(self, error: Exception) -> PfvmError:
         """Most likely there is not enough memory."""
         reason = str(error).strip().partition("\n")[0]
-        return PfvmError(f"xla:{self._platform}: the model could not be run: {reason}")
+        return PfvmError(f"{self.device}: the model could not be run: {reason}")
 
     def _cut(self, request: MustCut, plan: Plan) -> None:
         """Plan again, with one more node on the host (unless another thread has done so in the meantime)."""
@@ -272,7 +297,7 @@ class XlaExecutable:
         if value in env:
             return env[value]
         if value in self._weights:
-            return self._weights.on_device(value, self._device)
+            return self._weights.on_device(value, self._placement)
         return value.const_value.numpy()  # type: ignore[union-attr]  # strings that nothing computes
 
     def _result(self, value: ir.Value, env: Mapping[ir.Value, Any]) -> Any:
@@ -280,7 +305,7 @@ class XlaExecutable:
         if result is None or isinstance(result, (list, tuple, dict)):
             return result
         # A copy: XLA may return an input's own buffer, and its arrays are read-only.
-        return np.array(result)
+        return self.host(result)
 
 
 def _exports(plan: Plan, env: dict[ir.Value, Any], platform: str) -> Iterator[jax.export.Exported]:

@@ -27,6 +27,7 @@ import jax.extend.core as jex
 from pfvm.errors import OptionError
 
 from .cache import compile_cached
+from .placement import OnMesh, Placement
 from .prepared import Program
 
 Fusion = Literal["auto", "default", "no_convolution"]
@@ -43,12 +44,15 @@ def check_fusion(fusion: str) -> Fusion:
     return fusion  # type: ignore[return-value]  # just checked
 
 
-def compile_program(program: Program, fusion: Fusion, device: jax.Device) -> tuple[jax.stages.Compiled, bool]:
+def compile_program(program: Program, fusion: Fusion, placement: Placement) -> tuple[jax.stages.Compiled, bool]:
     """The executable and whether it came from the disk."""
     lowered = program.traced.lower()
+    device = placement.first
     if fusion == "auto" and program.traced.donate_argnums:
         fusion = "no_convolution"
     setting = _setting(program.traced.jaxpr.jaxpr, fusion) if device.platform == "cpu" else {}
+    if isinstance(placement, OnMesh):  # a program of several devices is not kept on disk
+        return lowered.compile(setting), False
     return compile_cached(lowered, device, str(setting) if setting else "", lambda: lowered.compile(setting))
 
 

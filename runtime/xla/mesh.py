@@ -16,7 +16,7 @@ from pfvm.compiler.mesh import mesh_size, mesh_text
 from pfvm.errors import NoDeviceError, OptionError
 
 from .platforms import device_of
-from .processes import local_cpus, process_count
+from .processes import connect_as_told, local_cpus, process_count
 
 
 def make_mesh(platform: str, axes: Mapping[str, int]) -> Mesh:
@@ -30,6 +30,7 @@ def make_mesh(platform: str, axes: Mapping[str, int]) -> Mesh:
 
 
 def _devices(platform: str, count: int, text: str) -> Sequence[jax.Device]:
+    connect_as_told()
     processes = process_count()
     if count % processes:
         raise OptionError(f"mesh {text}: its {count} devices cannot be shared evenly by {processes} processes")

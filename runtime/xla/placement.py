@@ -8,6 +8,7 @@ batch is that of the whole batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import jax
@@ -17,9 +18,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pfvm.compiler.mesh import mesh_text, parse_mesh
 from pfvm.errors import OptionError, PfvmError
 
+from .batch_hint import hinting
 from .mesh import make_mesh, one_at_a_time
 from .platforms import device_of, own_cpu
-from .processes import common_entropy
+from .processes import common_entropy, lost_processes
 from .random_keys import ENTROPY, fresh_entropy
 from .sharding import Sharding, sharding_of
 from .weights import put, unbound
@@ -46,10 +48,6 @@ class OneDevice:
     def put(self, array: np.ndarray, value: ir.Value | None = None) -> jax.Array:
         """Host values on the device. `value`: what they are of in the model."""
         return put(array, self.first)
-
-    def keep(self, array: np.ndarray) -> Any:
-        """State from the host, of which it is not yet known what it is of in the model."""
-        return jax.device_put(array, self.first)
 
     def struct(self, struct: jax.ShapeDtypeStruct, value: ir.Value | None) -> jax.ShapeDtypeStruct:
         """What stands for an array of a program that is compiled and never run."""
@@ -89,6 +87,10 @@ class OneDevice:
         """New in every call: uint32[2]."""
         return fresh_entropy()
 
+    def tracing(self) -> AbstractContextManager[None]:
+        """Around the trace of a program."""
+        return nullcontext()
+
     def between(self, value: Any) -> Any:
         """A result of one segment as the next one takes it."""
         return unbound(value)
@@ -113,9 +115,6 @@ class OnMesh:
 
     def put(self, array: np.ndarray, value: ir.Value | None = None) -> jax.Array:
         return self._put(array, self._whole if value is None else self._of(value))
-
-    def keep(self, array: np.ndarray) -> Any:
-        return array  # the first call spreads it
 
     def struct(self, struct: jax.ShapeDtypeStruct, value: ir.Value | None) -> jax.ShapeDtypeStruct:
         sharding = self._whole if value is None else self._of(value)
@@ -160,12 +159,16 @@ class OnMesh:
                 x if isinstance(x, jax.Array) else self._put(np.asarray(x), s)
                 for x, s in zip(arguments, shardings.arguments)
             ]
-            return run(*given)
+            with lost_processes():
+                return run(*given)
 
         return call
 
     def entropy(self) -> np.ndarray:
         return common_entropy(ENTROPY.shape[0]) if self._is_shared else fresh_entropy()
+
+    def tracing(self) -> AbstractContextManager[None]:
+        return hinting(self.mesh) if self.sharding.several else nullcontext()
 
     def between(self, value: Any) -> Any:
         return self.host(value) if isinstance(value, jax.Array) else value

@@ -16,6 +16,8 @@ from .fusion import Fusion
 from .host import HostRunner
 from .host_nodes import value_types
 from .interpreter import Interpreter
+from .placement import Placement
+from .platforms import Precision, computed_types
 from .prepared import Preparation
 from .schema_functions import SchemaFunctions
 from .segments import Segment, cut
@@ -40,24 +42,27 @@ class Planner:
         self,
         model: ir.Model,
         weights: Weights,
-        device: jax.Device,
+        placement: Placement,
         platform: str,
         max_compilations: int,
         cut_shapes: int,
         allow_host: bool,
         fusion: Fusion,
         judged: Container[ir.Node],
+        precision: Precision,
+        compile_only: bool,
     ) -> None:
         self._model = model
+        self._precision = precision
         self._judged = judged
         self._weights = weights
-        self._device = device
+        self._placement = placement
         self._platform = platform
         self._max_compilations = max_compilations
         self._cut_shapes = cut_shapes
         self._allow_host = allow_host
         self._fusion = fusion
-        self._preparation = Preparation(weights, device)
+        self._preparation = Preparation(weights, placement, compile_only, computed_types(platform, precision))
         self._schema_functions = SchemaFunctions()
         self._types = functools.cache(lambda: value_types(model))
         self._runners: dict[tuple[Any, ...], tuple[Segment, Runner, SegmentRunner | None]] = {}
@@ -107,13 +112,14 @@ class Planner:
             self._weights,
             [v for v in self._weights.arguments() if v in needed],
             self._interpreter,
-            self._device,
+            self._placement,
             self._platform,
             self._cut_shapes if segment.after_cut else self._max_compilations,
             self._allow_host,
             self._preparation,
             self._fusion,
             self._judged,
+            self._precision,
         )
         if segment.after_cut:
             return segment, BehindCut(runner, HostRunner(segment, self._model, self._types)), runner

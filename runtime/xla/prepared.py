@@ -20,10 +20,12 @@ from jax.core import ShapedArray
 from jax.extend import linear_util
 from jax.interpreters import partial_eval
 
+from .narrow import DtypeMap, narrowed
 from .numpy_steps import evaluate, inner_of, is_numpy_step
+from .placement import Placement, Shardings
 from .random_keys import ENTROPY
 from .straight import straight
-from .weights import Weights, put
+from .weights import Weights
 
 # What takes a part of a weight.
 _PARTS = {"slice", "split", "squeeze", "gather", "dynamic_slice"}
@@ -38,16 +40,25 @@ class Program:
     """
 
     traced: jax.stages.Traced
-    weights: tuple[jax.Array, ...]
+    weights: tuple[Any, ...]  # jax.Array, or ShapeDtypeStruct of a program that is never run
     random: bool
+    shardings: Shardings
 
 
 class Preparation:
-    """Prepared weights of one model on one device, shared by its executables."""
+    """Prepared weights of one model on one device, shared by its executables.
 
-    def __init__(self, weights: Weights, device: jax.Device) -> None:
+    compile_only: programs are made and never run, so that weights are types without data, prepared or not.
+    types: what numbers of a type are computed as, where that is another (see `narrow`).
+    """
+
+    def __init__(
+        self, weights: Weights, placement: Placement, compile_only: bool = False, types: DtypeMap | None = None
+    ) -> None:
         self._weights = weights
-        self._device = device
+        self._types = types or {}
+        self._placement = placement
+        self._compile_only = compile_only
         self._arrays: dict[str, jax.Array] = {}
         self._lock = threading.Lock()
 
@@ -57,17 +68,20 @@ class Preparation:
         inputs: Sequence[Any],
         values: Sequence[ir.Value],
         donated: tuple[int, ...] = (),
+        arguments: Sequence[ir.Value] = (),
+        results: Sequence[ir.Value] = (),
     ) -> Program:
         """Trace and split ``function(inputs, weights, entropy)`` for the types `inputs` and the constants `values`.
 
-        donated: positions of inputs whose memory the program may use for its results. Call with 64-bit types enabled.
+        arguments, results: what the inputs and results are in the model. donated: positions of inputs whose memory the
+        program may use for its results. Call with 64-bit types enabled.
         """
         structs = [self._weights.struct(value) for value in values]
-        closed = _traced(function, inputs, structs)
+        closed = narrowed(_traced(function, inputs, structs), self._types)
         jaxpr = closed.jaxpr
         sources = dict(zip(jaxpr.invars[len(inputs) :], values))
         entropy = jaxpr.invars[-1]
-        early, late = _partition(jaxpr, set(sources))
+        early, late = _partition(jaxpr, {v for v, value in sources.items() if not self._placement.is_split(value)})
         needed = dict.fromkeys(v for eqn in late for v in eqn.invars if isinstance(v, jex.Var))
         needed.update(dict.fromkeys(v for v in jaxpr.outvars if isinstance(v, jex.Var)))
         derived = {v for eqn in early for v in eqn.outvars}
@@ -76,13 +90,17 @@ class Preparation:
         random = [entropy] if entropy in needed else []
         variables = [*jaxpr.invars[: len(inputs)], *kept, *random]
         rest = _closed(closed, variables, jaxpr.outvars, late)
-        return Program(staged(rest, self._device, donated), arrays, bool(random))
+        shardings = self._placement.shardings(arguments, arrays, bool(random), results, len(rest.out_avals))
+        return Program(staged(rest, shardings, donated), arrays, bool(random), shardings)
 
     def _arrays_of(
         self, whole: Any, variables: list[Any], early: list[Any], sources: dict[Any, ir.Value]
-    ) -> tuple[jax.Array, ...]:
+    ) -> tuple[Any, ...]:
         """The device arrays of weights and prepared weights."""
         producers = {v: eqn for eqn in early for v in eqn.outvars}
+        if self._compile_only:
+            structs = ((v, jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)) for v in variables)
+            return tuple(self._placement.struct(struct, sources.get(v)) for v, struct in structs)
         keys = _Keys(producers, sources)
         with self._lock:
             missing = [v for v in variables if v in producers and keys[v] not in self._arrays]
@@ -90,7 +108,7 @@ class Preparation:
                 arrays = self._compute(whole, missing, early, sources)
                 self._arrays.update((keys[v], array) for v, array in zip(missing, arrays))
             return tuple(
-                self._arrays[keys[v]] if v in producers else self._weights.on_device(sources[v], self._device)
+                self._arrays[keys[v]] if v in producers else self._weights.on_device(sources[v], self._placement)
                 for v in variables
             )
 
@@ -108,9 +126,9 @@ class Preparation:
         if all(map(is_numpy_step, steps)):
             results = evaluate(read, wanted, steps, arrays)
         else:
-            with jax.default_device(self._device):
+            with jax.default_device(self._placement.first):
                 results = jax.jit(jex.jaxpr_as_fun(_closed(whole, read, wanted, steps)))(*arrays)
-        return [put(result, self._device) for result in results]
+        return [self._placement.put(result) for result in results]
 
 
 def _traced(function: Callable[..., Any], inputs: Sequence[Any], weights: Sequence[Any]) -> Any:
@@ -124,13 +142,12 @@ def _traced(function: Callable[..., Any], inputs: Sequence[Any], weights: Sequen
     return jex.ClosedJaxpr(jaxpr, consts)
 
 
-def staged(closed: Any, device: jax.Device, donated: tuple[int, ...] = ()) -> jax.stages.Traced:
-    """A program as one that can be lowered for a device; `donated` as in `Preparation.split`."""
-    sharding = jax.sharding.SingleDeviceSharding(device)
+def staged(closed: Any, shardings: Shardings, donated: tuple[int, ...] = ()) -> jax.stages.Traced:
+    """A program as one that can be lowered for a device or mesh; `donated` as in `Preparation.split`."""
     jitted = jax.jit(
         functools.partial(_call, closed),
-        in_shardings=sharding,
-        out_shardings=sharding,
+        in_shardings=shardings.arguments,
+        out_shardings=shardings.results,
         keep_unused=False,
         donate_argnums=donated,
     )

@@ -8,23 +8,26 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from pfvm.errors import OptionError, PfvmError, short
+from pfvm.runtime.launch import COORDINATOR, COUNT, NUMBER
 
 # A process that says nothing for so long is lost, and the others end: jax's own 100 s are a long silence.
 HEARTBEAT_SECONDS = 20
 CONNECT_SECONDS = 60
 # How long the end of a process waits for those of the others.
 SHUTDOWN_SECONDS = 30
-# What `pfvm.runtime.launch` sets.
-COORDINATOR, COUNT, NUMBER = "PFVM_COORDINATOR", "PFVM_NUM_PROCESSES", "PFVM_PROCESS_ID"
+
+# How a status begins that another process's end leads to.
+_BROKEN = ("UNKNOWN", "UNAVAILABLE", "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL", "FAILED_PRECONDITION")
 
 _calls = itertools.count()
-_joined: tuple[object, ...] | None = None
+_joined: tuple[str, int, int] | None = None
 
 
 def connect(coordinator: str | None = None, count: int | None = None, number: int | None = None) -> None:
@@ -74,6 +77,8 @@ def connect_as_told() -> None:
 
 def process_count() -> int:
     """How many processes there are; 1 where none were connected."""
+    if _joined is not None:
+        return _joined[1]  # jax's own answer would start its devices
     return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
@@ -91,6 +96,21 @@ def local_cpus(count: int) -> Sequence[jax.Device]:
                 f"JAX_NUM_CPU_DEVICES={count} for the program, or make this mesh first"
             ) from None
     return jax.devices("cpu")
+
+
+@contextmanager
+def lost_processes() -> Iterator[None]:
+    """Around a call in which all processes take part. Raises PfvmError where one of them is lost."""
+    try:
+        yield
+    except (ValueError, jax.errors.JaxRuntimeError) as error:  # jax raises ValueError for what its collectives report
+        reason = str(error).strip().partition("\n")[0]
+        if not reason.startswith(_BROKEN):
+            raise
+        raise PfvmError(
+            f"process {jax.process_index()} of {process_count()}: another process was lost, or the connection to it: "
+            f"{reason}"
+        ) from error
 
 
 def common_entropy(words: int) -> np.ndarray:

@@ -15,18 +15,18 @@ class XlaResident:
     """See `pfvm.runtime.resident.Resident`. Device arrays are jax.Arrays."""
 
     def __init__(self, executable: XlaExecutable, updates: Mapping[str, str]) -> None:
-        self.device = f"xla:{executable.platform}"
+        self.device = executable.device
         self._executable = executable
         self._state_of = {output: state for state, output in updates.items()}
         executable.donate(updates)
 
-    def put(self, array: np.ndarray[Any, Any]) -> Any:
-        return self._executable.put(np.array(array))  # a copy: jax may keep a host array's memory
+    def put(self, array: np.ndarray[Any, Any], name: str | None = None) -> Any:
+        return self._executable.put(np.array(array), name)  # a copy: jax may keep a host array's memory
 
     def get(self, value: Any) -> np.ndarray[Any, Any]:
-        return np.asarray(value)
+        return self._executable.host(value)
 
     def __call__(self, feeds: Mapping[str, Any], state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, jax.Array]]:
         outputs = self._executable.run_on_device(feeds, state)
-        results = {name: np.array(value) for name, value in outputs.items() if name not in self._state_of}
+        results = {name: self._executable.host(value) for name, value in outputs.items() if name not in self._state_of}
         return results, {state: outputs[output] for output, state in self._state_of.items()}

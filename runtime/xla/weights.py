@@ -8,7 +8,7 @@ argument of the executable, put on the device once, never a constant of the comp
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -16,6 +16,9 @@ import onnx_ir as ir
 
 from .attributes import value_of
 from .context import HOST_ELEMENTS
+
+if TYPE_CHECKING:
+    from .placement import Placement
 
 _SUB_BYTE = {"int4", "uint4", "int2", "uint2", "float4_e2m1fn"}
 _VALUE_ATTRIBUTES = ("value", "value_int", "value_ints", "value_float", "value_floats")
@@ -63,11 +66,11 @@ class Weights:
             struct = self._structs[value] = _struct(self._tensors[value])
         return struct
 
-    def on_device(self, value: ir.Value, device: jax.Device) -> jax.Array:
+    def on_device(self, value: ir.Value, placement: Placement) -> jax.Array:
         """The constant as a device array, copied there the first time. Call with 64-bit types enabled."""
         array = self._device.get(value)
         if array is None:
-            array = self._device.setdefault(value, put(self.read(value), device))
+            array = self._device.setdefault(value, placement.put(self.read(value), value))
         return array
 
     def read(self, value: ir.Value) -> np.ndarray:

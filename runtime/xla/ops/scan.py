@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 from pfvm.errors import InvalidModelError
+from pfvm.runtime.xla.batch_hint import as_batch
 from pfvm.runtime.xla.bodies import ShapeChanges, arrays, check_counts, check_types, data_dependent, may_unroll, stack
 from pfvm.runtime.xla.context import Context
 from pfvm.runtime.xla.registry import register
@@ -43,6 +44,8 @@ class _Scan:
         def step(state: tuple[Any, Any], elements: Any) -> tuple[Any, Any]:
             t, carried = state
             with self.ctx.checks.body() as findings:
+                if not self.ctx.scope.iterations:
+                    elements = [as_batch(x) for x in elements]
                 after, scanned = self.step(t, carried, elements)
                 return (t + 1, arrays(after)), (arrays(scanned), findings.returned())
 

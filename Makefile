@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= auto
 ONE_THREAD := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-fast lint format constraints clean
+.PHONY: demo test test-fast docs lint format constraints clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py --outdir out/demo
@@ -15,6 +15,10 @@ test: $(VENV)/.installed
 
 test-fast: $(VENV)/.installed
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+# build/docs/index.html; a warning is an error. The variable silences an announcement of the theme's authors.
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # mypy and import-linter need the package under its name: .build/src/pfvm is the repository root.
 lint: $(VENV)/.installed

@@ -61,7 +61,10 @@ def lint(
 
     One path through the function is looked at: where Python asks for a value, the answer is 1, or True.
 
-    The arguments are those of `pfvm.export`. No kernel runs, and nothing of the caller's changes.
+    fn, sample, dynamic: as for `pfvm.export`; `sample` has the shapes and dtypes that calls will have. No kernel runs,
+    and nothing of the caller's changes.
+
+    Raises nothing for what cannot be captured: each is a `Finding` with its place and what to write instead.
     """
     try:
         capture(fn, sample, dynamic=dynamic)

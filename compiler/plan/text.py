@@ -50,7 +50,7 @@ class L3Value:
 
     @property
     def onnx_dtype(self) -> str | None:
-        """FLOAT32, INT64, …"""
+        """The ONNX element type: FLOAT32, INT64, …"""
         match = _TYPE.fullmatch(self.get("onnx_type") or "")
         return match[1] if match else None
 
@@ -127,7 +127,7 @@ class L3Node:
         yield from (value for value in (*self.inputs, *self.outputs) if value is not None)
 
     def lines(self) -> Iterator[str]:
-        """The block's lines."""
+        """The lines of its block."""
         yield from self.before
         yield from self.verbatim or self.own_lines()
 

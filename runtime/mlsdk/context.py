@@ -97,6 +97,7 @@ class Context:
         optimizers: with options={"backprop": True}, whose steps are added to the function.
         training: False captures the function under torch.no_grad().
         io_spec_constraints: name of an input or output → what another function needs it to be; checked.
+        cache_options, num_compiler_threads, export_kwargs: accepted, without a meaning here.
         What has no meaning here is an MLSDKWarning (with `quiet`, none).
 
         Raises CaptureError, OptionError, NotBuiltError.
@@ -127,6 +128,7 @@ class Context:
         """Compile a function of any arguments: tensors in tuples, lists, dicts, NamedTuples and registered dataclasses.
 
         args, kwargs: the arguments of a sample call. It is called like the function, with the same keywords.
+        codegen_dir, options, quiet: as for `compile`, without backprop.
         """
         with _warnings(quiet):
             ours, backprop = translate(options)
@@ -157,7 +159,7 @@ class Context:
         return made
 
     def load_codegen_dir(self, codegen_dir: Folder) -> CompiledFunction:
-        """The function that was compiled into a folder, without its Python code.
+        """The function that was compiled into the folder `codegen_dir`, without its Python code.
 
         Its state is that of tensors and optimizers registered here under the same names; what is not registered starts
         from the file's values and is kept by the function. Raises InvalidModelError.

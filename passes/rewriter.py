@@ -8,7 +8,7 @@ tells its listeners which nodes to look at again.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,12 @@ import onnx_ir as ir
 from pfvm.errors import UnsupportedOpError
 
 from . import schema
-from .effects import Effect, bodies, effect, function_effects, roots
+from .effects import Effect, bodies, roots
 from .journal import Journal
 from .provenance import FROM, RULE
+from .scopes import SEALED_DOMAIN as SEALED_DOMAIN
+from .scopes import Scopes
 from .shape_inference import NoShapes, ShapeInference
-from .view import View
-
-SEALED_DOMAIN = "pfvm"
-"""Bodies of our own fused functions live in this domain and no pass looks into them."""
 
 
 def inherit(node: ir.Node, source: ir.Node) -> None:
@@ -33,98 +31,24 @@ def inherit(node: ir.Node, source: ir.Node) -> None:
             node.metadata_props.setdefault(key, text)
 
 
-def operator(node: ir.Node) -> str:
-    """What a rule's root is called: "Relu", or "com.microsoft::Gelu" in another domain than ai.onnx."""
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-
-
-class Rewriter(Journal):
+class Rewriter(Scopes, Journal):
     """Owns every mutation of one model. Not thread-safe."""
 
     def __init__(self, model: ir.Model, shapes: ShapeInference | None = None) -> None:
-        super().__init__()
-        self.model = model
+        Scopes.__init__(self, model)
+        Journal.__init__(self)
         self.shapes: ShapeInference = shapes or NoShapes()
         self._listeners: list[Callable[[ir.Node], None]] = []
         self._names: set[str] | None = None
         self._suffixes: collections.Counter[str] = collections.Counter()
-        self._function_effects: dict[ir.OperatorIdentifier, Effect] | None = None
-        self._root: dict[ir.Graph, ir.Graph] = {}
-        self._owner: dict[ir.Graph, ir.Node] = {}
         self._positions: dict[ir.Graph, dict[ir.Value, list[int]]] = {}
         self.grown = 0.0  # bytes that folding has added to the model
-        self._by_operator: dict[str, list[tuple[int, ir.Node]]] | None = None
         self._pooled: dict[tuple[ir.Graph, str, tuple[int, ...], bytes], ir.Value] = {}
-
-    # ---- scopes
-
-    def scopes(self) -> Iterator[ir.Graph]:
-        """Main graph, then functions, each followed by its nested bodies; our own sealed functions left out."""
-        for root in [self.model.graph, *(f.graph for f in self.model.functions.values() if f.domain != SEALED_DOMAIN)]:
-            yield from self._nested(root, root)
-
-    def _nested(self, graph: ir.Graph, root: ir.Graph) -> Iterator[ir.Graph]:
-        self._root[graph] = root
-        yield graph
-        for node in graph:
-            for body in bodies(node):
-                self._owner[body] = node
-                yield from self._nested(body, root)
-
-    def nodes_of(self, operators: Iterable[str]) -> list[ir.Node]:
-        """The nodes of all scopes that have one of these operators, "Relu" or "com.microsoft::Gelu", in their order.
-
-        What was found is kept until something is rewritten: a pass that has nothing to do costs next to nothing.
-        """
-        if self._by_operator is None:
-            self._by_operator = {}
-            nodes = (node for graph in list(self.scopes()) for node in graph)
-            for position, node in enumerate(nodes):
-                self._by_operator.setdefault(operator(node), []).append((position, node))
-        found = [each for name in operators for each in self._by_operator.get(name, ())]
-        return [node for _, node in sorted(found, key=lambda each: each[0])]
 
     def matched(self, what: str) -> None:
         """Count one applied rewrite, once it is done: new nodes are labelled as made by it."""
         self._by_operator = None
         super().matched(what)
-
-    def root(self, graph: ir.Graph) -> ir.Graph:
-        """The main graph or function body that a nested body belongs to."""
-        if graph not in self._root:
-            for root in roots(self.model):
-                collections.deque(self._nested(root, root), maxlen=0)
-        return self._root[graph]
-
-    def opset(self, node: ir.Node, domain: str | None = None) -> int | None:
-        """Opset of `domain` (default: the node's own) that the node's scope imports; None when it imports none."""
-        assert node.graph is not None, f"{node.name} is in no graph"
-        imports = self.root(node.graph).opset_imports
-        return imports.get(node.domain if domain is None else domain)
-
-    def in_function(self, node: ir.Node) -> bool:
-        """Whether the node is inside a model-local function, where initializers do not exist."""
-        assert node.graph is not None
-        return self.root(node.graph) is not self.model.graph
-
-    def is_standard(self, node: ir.Node) -> bool:
-        """Whether the node is an ai.onnx operator: neither of another domain nor a local function of the same name."""
-        return node.domain == "" and not (self.model.functions and node.op_identifier() in self.model.functions)
-
-    def producer(self, value: ir.Value | None, op_type: str) -> ir.Node | None:
-        """The node that computes `value`, if it is this ai.onnx operator."""
-        node = value.producer() if value is not None else None
-        return node if node is not None and node.op_type == op_type and self.is_standard(node) else None
-
-    def view(self, node: ir.Node) -> View:
-        """The node read through the schema of its scope's opset."""
-        return View(node, self.opset(node) or 0)
-
-    def effect(self, node: ir.Node) -> Effect:
-        """Purity of the node, bodies and called functions included."""
-        if self._function_effects is None:
-            self._function_effects = function_effects(self.model, self.opset)
-        return effect(node, self.opset, self.model.functions, self._function_effects)
 
     def start_pass(self, name: str = "") -> None:
         """Forget what was counted, and what was known about functions that the last pass may have changed."""

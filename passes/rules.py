@@ -9,7 +9,8 @@ from typing import Any
 import onnx_ir as ir
 
 from .effects import Effect
-from .rewriter import Rewriter, operator
+from .rewriter import Rewriter
+from .scopes import operator
 
 Rule = Callable[[ir.Node, Rewriter], bool]
 MANY_READERS = 64

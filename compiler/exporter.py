@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 import onnx
 import onnx_ir as ir
 from pfvm.errors import PfvmError
+from pfvm.passes import tensor_bytes
 from pfvm.passes.effects import roots
 
-from . import external, weights
+from . import external, weights, wire
 from .importer import DECLARED_SHAPE
 from .signature import Interface
 
@@ -24,12 +25,15 @@ PROTOBUF_LIMIT = 2**31 - 1
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """The model as a ModelProto with the interface that was imported. External tensors stay references."""
-    interface = Interface.of(model)
-    copy = model.clone()
+    return _to_proto(model.clone(), Interface.of(model))
+
+
+def _to_proto(copy: ir.Model, interface: Interface) -> onnx.ModelProto:
+    """Of a model that nobody needs any more."""
     export_shapes(copy, interface)
     proto = ir.serde.serialize_model(copy)
     declared = {v.name for v in proto.graph.input}
-    if model.ir_version < 4:  # there, every initializer is an input as well
+    if copy.ir_version < 4:  # there, every initializer is an input as well
         appended = [v for v in copy.graph.initializers.values() if v.name not in declared]
     else:
         appended = []
@@ -120,8 +124,34 @@ def write_model(
             weights.unload(source, folder / data_path(target, safetensors).name, safetensors)
         else:
             ir.external_data.load_to_model(source)
-        Interface.of(model).record(source)
-        (folder / target.name).write_bytes(to_proto(source).SerializeToString(deterministic=True))
+        held = _take_weights(source)
+        with open(folder / target.name, "wb") as file:
+            wire.write(file, _to_proto(source, Interface.of(model)), held)
+
+
+def _take_weights(model: ir.Model) -> dict[str, memoryview]:
+    """Leave large initializers of the main graph without their bytes, which are returned."""
+    taken: dict[str, memoryview] = {}
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if isinstance(tensor, ir.Tensor) and tensor.nbytes >= wire.LEAST:
+            taken[name] = tensor_bytes.buffer(tensor)
+            value.const_value = _Hollow(
+                tensor.numpy(),
+                tensor.dtype,
+                shape=tensor.shape,
+                name=name,
+                doc_string=tensor.doc_string,
+                metadata_props=dict(tensor.metadata_props),
+            )
+    return taken
+
+
+class _Hollow(ir.Tensor):
+    """A tensor whose bytes are written by somebody else."""
+
+    def tobytes(self) -> bytes:
+        return b""
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:

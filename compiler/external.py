@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx
 import onnx_ir as ir
@@ -12,14 +12,15 @@ from onnx.external_data_helper import load_external_data_for_tensor
 from pfvm.errors import InvalidModelError
 
 
-def check_tensors(proto: onnx.ModelProto, folder: pathlib.Path) -> None:
+def check_tensors(proto: onnx.ModelProto, folder: pathlib.Path, weights: Mapping[int, memoryview]) -> None:
     """Check every tensor of the model, of its bodies and functions.
 
     External data must lie in the model's folder and be long enough; that of attributes is read in, that of initializers
-    stays a reference. Raises InvalidModelError naming the tensor.
+    stays a reference. `weights` is the raw data of those initializers of the main graph, by their place, that have it
+    elsewhere. Raises InvalidModelError naming the tensor.
     """
-    for tensor in _initializers(proto.graph):
-        _check(tensor, f"initializer {tensor.name!r}", folder)
+    for index, tensor in enumerate(_initializers(proto.graph)):
+        _check(tensor, f"initializer {tensor.name!r}", folder, weights.get(index))
     for node in _nodes(proto):
         for attribute in node.attribute:
             for tensor in [attribute.t] if attribute.HasField("t") else attribute.tensors:
@@ -58,7 +59,7 @@ def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
             yield from body.node
 
 
-def _check(tensor: onnx.TensorProto, what: str, folder: pathlib.Path) -> None:
+def _check(tensor: onnx.TensorProto, what: str, folder: pathlib.Path, raw: memoryview | None = None) -> None:
     try:
         dtype = ir.DataType(tensor.data_type)
     except ValueError as error:
@@ -72,10 +73,12 @@ def _check(tensor: onnx.TensorProto, what: str, folder: pathlib.Path) -> None:
     needed = math.ceil(math.prod(tensor.dims) * dtype.itemsize)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         _check_external(tensor, needed, what, folder)
-    elif tensor.HasField("raw_data") and len(tensor.raw_data) != needed:
-        raise InvalidModelError(
-            f"{what}: {dtype.name.lower()}{list(tensor.dims)} needs {needed} bytes, it has {len(tensor.raw_data)}"
-        )
+    elif raw is not None or tensor.HasField("raw_data"):
+        size = len(tensor.raw_data if raw is None else raw)
+        if size != needed:
+            raise InvalidModelError(
+                f"{what}: {dtype.name.lower()}{list(tensor.dims)} needs {needed} bytes, it has {size}"
+            )
 
 
 def _check_external(tensor: onnx.TensorProto, needed: int, what: str, folder: pathlib.Path) -> None:

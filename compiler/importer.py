@@ -20,7 +20,7 @@ from pfvm.passes import schema
 from pfvm.passes.effects import bodies, roots
 from pfvm.passes.view import constant_tensor, renamed
 
-from . import external, validation
+from . import external, validation, wire
 from .signature import Interface, read_manifest
 
 DECLARED_SHAPE = "pfvm.declared_shape"
@@ -43,10 +43,10 @@ def read_model(source: Source) -> ir.Model:
             recorded.record(model)
             return model
     else:
-        proto, folder = _read_proto(source)
+        proto, folder, weights = _read_proto(source)
         no_opset = not proto.opset_import
-        _prepare_proto(proto, folder)
-        model = _deserialize(proto, folder)
+        _prepare_proto(proto, folder, weights)
+        model = _deserialize(proto, folder, weights)
     normalise(model, no_opset)
     return model
 
@@ -54,18 +54,23 @@ def read_model(source: Source) -> ir.Model:
 # ---- reading
 
 
-def _read_proto(source: str | os.PathLike | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, pathlib.Path]:
+def _read_proto(
+    source: str | os.PathLike | bytes | onnx.ModelProto,
+) -> tuple[onnx.ModelProto, pathlib.Path, wire.Weights]:
+    """The message, the folder of its external data, and what was cut out of it."""
     if isinstance(source, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(source)
-        return proto, pathlib.Path()
+        return proto, pathlib.Path(), {}
     if isinstance(source, bytes):
-        return _parse(source, "the given bytes"), pathlib.Path()
+        proto, weights = _parse(source, "the given bytes")
+        return proto, pathlib.Path(), weights
     path = pathlib.Path(source)
     try:
         if path.suffix in (".onnx", ""):
-            return _parse(path.read_bytes(), str(path)), path.parent
-        return onnx.load_model(str(path), load_external_data=False), path.parent  # .onnxtxt, .textproto, .json
+            proto, weights = _parse(path.read_bytes(), str(path))
+            return proto, path.parent, weights
+        return onnx.load_model(str(path), load_external_data=False), path.parent, {}  # .onnxtxt, .textproto, .json
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         advice = "; of a PyTorch function, `pfvm export` makes an ONNX file" if ".py:" in path.name else ""
         raise InvalidModelError(f"{path}: {error.strerror}{advice}") from error
@@ -75,18 +80,23 @@ def _read_proto(source: str | os.PathLike | bytes | onnx.ModelProto) -> tuple[on
         raise InvalidModelError(f"{path}: not an ONNX model ({error})") from error
 
 
-def _parse(data: bytes, what: str) -> onnx.ModelProto:
+def _parse(data: bytes, what: str) -> tuple[onnx.ModelProto, wire.Weights]:
     proto = onnx.ModelProto()
+    light, weights = wire.cut(data)
     try:
-        proto.ParseFromString(data)
+        proto.ParseFromString(light)
+        names = [tensor.name for tensor in proto.graph.initializer]
+        if weights and len(set(names)) < len(names):  # to be refused, or not, by those who look at names
+            proto.ParseFromString(data)
+            weights = {}
     except DecodeError as error:
         raise InvalidModelError(f"{what}: not an ONNX model, or a truncated one ({len(data)} bytes)") from error
     if not proto.ir_version or not proto.HasField("graph"):
         raise InvalidModelError(f"{what}: not an ONNX model (no graph in {len(data)} bytes)")
-    return proto
+    return proto, weights
 
 
-def _prepare_proto(proto: onnx.ModelProto, folder: pathlib.Path) -> None:
+def _prepare_proto(proto: onnx.ModelProto, folder: pathlib.Path, weights: wire.Weights) -> None:
     """Check what onnx_ir would trust; refuse, or put in another form, what it does not carry over."""
     if len(proto.training_info):
         raise InvalidModelError(
@@ -96,7 +106,7 @@ def _prepare_proto(proto: onnx.ModelProto, folder: pathlib.Path) -> None:
     if not proto.opset_import:
         proto.opset_import.add(domain="", version=1)
     validation.check_functions(proto)
-    external.check_tensors(proto, folder)
+    external.check_tensors(proto, folder, {index: data for index, (_, data) in weights.items()})
     for graph in external.graphs(proto.graph):
         for sparse in graph.sparse_initializer:
             graph.initializer.append(_dense(sparse))
@@ -130,7 +140,7 @@ def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     return onnx.numpy_helper.from_array(dense, sparse.values.name)
 
 
-def _deserialize(proto: onnx.ModelProto, folder: pathlib.Path) -> ir.Model:
+def _deserialize(proto: onnx.ModelProto, folder: pathlib.Path, weights: wire.Weights) -> ir.Model:
     try:
         model = ir.serde.deserialize_model(proto)
     except Exception as error:  # onnx_ir wraps whatever it met in its own context
@@ -139,6 +149,16 @@ def _deserialize(proto: onnx.ModelProto, folder: pathlib.Path) -> ir.Model:
             cause = cause.__cause__
         reason = f"{type(cause).__name__}: {cause}" if isinstance(cause, (KeyError, AttributeError)) else cause
         raise InvalidModelError(f"the model cannot be represented: {reason}") from error
+    for index, (dtype, data) in weights.items():
+        tensor = proto.graph.initializer[index]
+        value = model.graph.initializers[tensor.name]
+        value.const_value = ir.Tensor(
+            wire.array(dtype, data, tuple(tensor.dims)),
+            dtype,
+            name=tensor.name,
+            doc_string=tensor.doc_string or None,
+            metadata_props={prop.key: prop.value for prop in tensor.metadata_props},
+        )
     for graph in [model.graph, *model.graph.subgraphs()]:
         ir.external_data.set_base_dir(graph, folder.absolute())
     return model

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 import onnx_ir as ir
+from pfvm.passes import tensor_bytes
 
 INSIDE = 1024
 """Tensors of at most so many bytes stay in the model's own file."""
@@ -117,7 +118,7 @@ def _key(value: ir.Value, taken: dict[str, object]) -> str:
 
 def _write(file: BinaryIO, position: int, tensor: ir.TensorProtocol) -> None:
     file.seek(position)
-    file.write(tensor.tobytes())
+    file.write(tensor_bytes.buffer(tensor))
     file.flush()
 
 

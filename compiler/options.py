@@ -12,8 +12,10 @@ import pydantic
 from pfvm.errors import NotBuiltError, OptionError, did_you_mean, short
 from pfvm.passes import pipeline, schema
 
+from . import mesh
+
 # Options of later versions: in the schema now, a named error until built.
-_NOT_BUILT = ("mesh", "scheduler")
+_NOT_BUILT = ("scheduler",)
 
 
 class Options(pydantic.BaseModel):
@@ -75,7 +77,12 @@ class Options(pydantic.BaseModel):
         None, gt=0, description="seconds that the compiler for xla:tpu@TOPOLOGY may take"
     )
     explain: bool = pydantic.Field(False, description="print what runs where on `device`, and why")
-    mesh: str | None = pydantic.Field(None, description="mesh of devices, data=2,model=4 (not built yet)")
+    mesh: str | None = pydantic.Field(
+        None, description="spread the model over several devices of `device`: data=2,model=4; the batch over data"
+    )
+    shard: tuple[str, ...] = pydantic.Field(
+        (), description="split weights or state over axes of the mesh: 'linear*.weight=model,None', or auto"
+    )
     scheduler: str | None = pydantic.Field(None, description="scheduler of the plan (not built yet)")
 
     @pydantic.field_validator("opset")
@@ -85,7 +92,7 @@ class Options(pydantic.BaseModel):
             raise ValueError(f"ai.onnx has opsets 1 to {schema.newest_opset()}, not {value}")
         return value
 
-    @pydantic.field_validator("passes", "disable", "rules", "shape", mode="before")
+    @pydantic.field_validator("passes", "disable", "rules", "shape", "shard", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, (str, os.PathLike)) or callable(value) else value
@@ -110,7 +117,11 @@ class Options(pydantic.BaseModel):
                 raise NotBuiltError(f"--{name} is not built yet in this version of pfvm{elsewhere}")
         if self.explain and self.device is None:
             raise ValueError("--explain tells what runs where on a device: give --device as well")
-        for name in ("shape", "precision", "effort", "timeout"):
+        if self.mesh is not None:
+            mesh.parse_shard(self.shard, mesh.parse_mesh(self.mesh))
+        elif self.shard:
+            raise ValueError("--shard says what is split over a mesh: give --mesh as well")
+        for name in ("shape", "precision", "effort", "timeout", "mesh"):
             if getattr(self, name) not in (None, ()) and self.device is None:
                 raise ValueError(f"--{name} is for a device: give --device as well")
         return self
@@ -186,7 +197,7 @@ def from_args(args: Sequence[str]) -> dict[str, Any]:
         value: Any = text if equals else True
         if name in ("O", "opt_level") and text.isdigit():
             value = int(text)
-        if name in ("passes", "pass", "p", "disable", "rules", "shape"):
+        if name in ("passes", "pass", "p", "disable", "rules", "shape", "shard"):
             value = (*values.get(name, ()), value)
         values[name] = value
     return values

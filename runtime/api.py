@@ -84,7 +84,13 @@ def compile_source(source: Any, options: Options, reports: dict[str, Any] | None
 
 def device_options(options: Options) -> dict[str, Any]:
     """The options of compiling that are the device's, None where they are not given."""
-    return {"precision": options.precision, "effort": options.effort, "timeout": options.timeout}
+    return {
+        "precision": options.precision,
+        "effort": options.effort,
+        "timeout": options.timeout,
+        "mesh": options.mesh,
+        "shard": options.shard or None,
+    }
 
 
 def load(
@@ -105,6 +111,9 @@ def load(
         optimize=False: the graph exactly as written, without ONNX Runtime's own optimizations.
     options of xla:cpu:
         precision="default"|"high"|"highest": of float32 products, on GPUs and TPUs.
+        mesh="data=4,model=2": spread over so many devices, which xla:cpu makes by itself: inputs over `data` along
+            their batch, weights and state whole on each.
+        shard=["linear*.weight=model,None"]: split these over axes of the mesh instead; "auto": the large ones.
         max_compilations=N: how many sets of input shapes may be compiled; default: 64.
         more, on what runs on the host and how shapes are grouped: see pfvm.runtime.xla.executable.XlaExecutable.
 

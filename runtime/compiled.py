@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -40,6 +40,8 @@ def compile(
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
     steps_per_call: int | None = None,
     device_options: Mapping[str, Any] | None = None,
+    mesh: str | None = None,
+    shard: str | Sequence[str] | None = None,
 ) -> CompiledFunction:
     """Compile a function, training step or nn.Module for the inputs' shapes and dtypes; it is called like `fn`.
 
@@ -67,6 +69,11 @@ def compile(
     steps_per_call: K: a call runs a training step K times, on K batches stacked along a new first axis, and returns
         results stacked alike (a vector of losses). `example_inputs` are those of one step. Numbers of optimizers are
         read once a call; random numbers are those of K calls of one step.
+    mesh: of xla devices: "data=4" or "data=4,model=2" spreads the function over so many. The batch (dimension 0 of the
+        inputs) is split over `data`; means and batch statistics are those of the whole batch. Weights, buffers and
+        optimizer state are whole on each device, or split as `shard` says.
+    shard: rules "linear*.weight=model,None" (a pattern of weights' names and an axis, or None, for each dimension), or
+        "auto" for the large weights.
     device_options: the options that `pfvm.load` takes for this device, {"threads": 1} say.
 
     Raises CaptureError (names the source line), OptionError, MissingExtraError, NoDeviceError, DeviceMemoryError.
@@ -86,10 +93,11 @@ def compile(
     exported = capture(fn, example_inputs, freeze=freeze, dynamic=dynamic)
     if steps_per_call is not None:
         exported = repeated(exported, steps_per_call)
+    own = {**options_of(settings), **(device_options or {}), **spread(mesh, shard)}
     loaded: list[tuple[Executable, Run]] = []
 
     def accept(model: ir.Model) -> dict[str, bytes]:
-        executable = load_executable(model, target, **{**options_of(settings), **(device_options or {})})
+        executable = load_executable(model, target, **own)
         run, rehearse = runner(exported, executable, steps_per_call)
         loaded.append((executable, run))
         if settings.artifacts is None and target.topology is None:
@@ -127,6 +135,12 @@ def runner(exported: Exported, executable: Executable, steps: int | None) -> tup
     on_device = resident(executable, exported.updates)
     state = StepState(exported, on_device) if steps is None else StepsState(exported, on_device, steps)
     return state.run, drawing_nothing(state.rehearse)
+
+
+def spread(mesh: str | None, shard: str | Sequence[str] | None) -> dict[str, Any]:
+    """The options of a device for the arguments `mesh` and `shard` of `compile`."""
+    given = {"mesh": mesh, "shard": shard}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def settings_for(

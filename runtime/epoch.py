@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from pfvm.compiler.epoch import SEED, epoch_model
 from pfvm.errors import MissingExtraError, OptionError, short
 
 from .api import compile_source
-from .compiled import settings_for
+from .compiled import settings_for, spread
 from .device import Device, load_executable, parse_device
 from .resident import DeviceArray, Resident, resident
 
@@ -35,6 +35,8 @@ def epoch(
     options: option_schema.Options | Mapping[str, Any] | str | os.PathLike[str] | None = None,
     shuffle: bool = True,
     device_options: Mapping[str, Any] | None = None,
+    mesh: str | None = None,
+    shard: str | Sequence[str] | None = None,
 ) -> Epoch:
     """Compile a training step together with the loop over its data: `run = pfvm.epoch(…)`, then `run()` is an epoch.
 
@@ -43,7 +45,8 @@ def epoch(
         "t": [b]}. It is copied to the device now and stays there; later changes of these tensors are not seen.
     batch_size: rows of a step. An epoch is N // batch_size steps; the rows left over wait.
     shuffle: another order of the rows in every epoch, computed on the device from a seed: the same on every device.
-    device, codegen_dir, options, device_options: as for `pfvm.compile`.
+    device, codegen_dir, options, device_options, mesh, shard: as for `pfvm.compile`. On a mesh the data is whole on
+        each device, and the rows of a step are split over `data`.
 
     Raises what `pfvm.compile` raises, and InputError for data whose first axes differ or are shorter than a batch.
     """
@@ -64,7 +67,7 @@ def epoch(
     step = repeatable(capture(fn, sample))
     model = epoch_model(step.model, rows, batch_size, row_order(rows, batch_size, shuffle), per_step(step))
     result = compile_source(model, settings)
-    executable = load_executable(result.model, target, **(device_options or {}))
+    executable = load_executable(result.model, target, **{**(device_options or {}), **spread(mesh, shard)})
     return Epoch(step, model, result, executable, target, settings.artifacts, data, rows // batch_size)
 
 

@@ -68,10 +68,27 @@ def test_options_that_are_none_of_the_forms() -> None:
         parse(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["mesh", "scheduler"])
-def test_options_of_later_versions_are_known_and_refused(name: str) -> None:
-    with pytest.raises(NotBuiltError, match=f"--{name} is not built yet"):
-        parse({name: "x"})
+def test_options_of_later_versions_are_known_and_refused() -> None:
+    with pytest.raises(NotBuiltError, match="--scheduler is not built yet"):
+        parse({"scheduler": "x"})
+
+
+def test_meshes_and_what_they_split() -> None:
+    given = parse(
+        {"args": ["--device=xla:cpu", "--mesh=data=4,model=2", "--shard=*.weight=model,None", "--shard=auto"]}
+    )
+    assert (given.mesh, given.shard) == ("data=4,model=2", ("*.weight=model,None", "auto"))
+    for wrong, message in (
+        ({"mesh": "data=2"}, "--mesh is for a device: give --device as well"),
+        ({"device": "xla:cpu", "shard": "auto"}, "give --mesh as well"),
+        ({"device": "xla:cpu", "mesh": "data=0"}, "'data=0' is no axis and its size"),
+        ({"device": "xla:cpu", "mesh": "data=2,data=2"}, "'data' is given twice"),
+        ({"device": "xla:cpu", "mesh": "data=2", "shard": "w=modle"}, "has no axis 'modle'"),
+        ({"device": "xla:cpu", "mesh": "a=2,b=2", "shard": "w=a,a"}, "the axis 'a' is given twice"),
+        ({"device": "xla:cpu", "mesh": "data=2", "shard": "w"}, "is not of the form NAME=AXES"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            parse(wrong)
 
 
 def test_targets() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,15 @@ from pfvm.errors import InputError, OptionError, PfvmError, describe_node
 from pfvm.runtime.compare import Difference, Tolerance, difference
 from pfvm.runtime.device import load_executable, parse_device
 from pfvm.runtime.executable import Executable, specs_of
+from pfvm.runtime.noise import noise_note
 from pfvm.runtime.oracle import Oracle
 from pfvm.runtime.synthesis import Fill, parse_shapes, workable
 
 from .intermediates import common_intermediates, with_outputs
-from .noise import noise_note
 from .npz import read_npz
 
 ORACLE = "oracle"
+Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 Case = tuple[str, Mapping[str, Any], dict[str, Any]]  # what the inputs are, the inputs, the first model's outputs
 
 
@@ -54,7 +55,7 @@ class Settings:
     device_a, device_b: a device string, or "oracle" (ONNX Runtime without optimizations, else onnx.reference).
     threads: of pfvm:* devices; one by default, like the oracle, as their number changes the order of sums and with it
         the rounding.
-    exact: emulated devices do not round.
+    exact: emulated devices do not round. mesh, shard: of xla devices (see `pfvm.load`).
     seeds: random draws to try, the all-zero inputs come on top. feeds: use exactly these instead.
     """
 
@@ -66,6 +67,8 @@ class Settings:
     nodes: bool = False
     threads: int = 1
     exact: bool = False
+    mesh: str | None = None
+    shard: Sequence[str] = ()
     feeds: Mapping[str, Any] | None = None
     custom_ops_library: str | os.PathLike[str] | None = None
 
@@ -86,7 +89,7 @@ def check(a: Any, b: Any, settings: Settings | None = None) -> Report:
         report.node_note = "not searched, as no inputs fit both models" if settings.nodes else ""
         return report
     seen: dict[str, list[Any]] = {s.name: [] for s in run_a.outputs}
-    for case, feeds, reference in _cases(model_a, run_a, settings, report):
+    for case, feeds, reference in _cases(model_a, _for_both(run_a, run_b), settings, report):
         report.cases.append(case)
         if settings.nodes and not report.stages:
             report.stages = _stages(model_a, model_b, feeds, settings)
@@ -138,14 +141,27 @@ def check_files(
     threads: int | None = None,
     sample: str = "sample",
     exact: bool = False,
+    mesh: str | None = None,
+    shard: Sequence[str] = (),
 ) -> Report:
     """`check` with what the command line gives. Raises OptionError when there is nothing to compare."""
     if exact and not any(_is_emulated(device) for device in (device_a, device_b)):
         raise OptionError("--exact is for mncore2:emu, and neither --device-a nor --device-b is that")
+    if (mesh or shard) and not any(_takes_mesh(device) for device in (device_a, device_b)):
+        raise OptionError("--mesh and --shard are for xla devices, and neither --device-a nor --device-b is one")
     if ".py:" in str(model):
         if other is not None or inputs is not None:
             raise OptionError("a PyTorch function is compared with its own graph, on its own sample")
-        settings = Settings(device_b, device_b, Tolerance(rtol, atol), nodes=nodes, threads=threads or 1, exact=exact)
+        settings = Settings(
+            device_b,
+            device_b,
+            Tolerance(rtol, atol),
+            nodes=nodes,
+            threads=threads or 1,
+            exact=exact,
+            mesh=mesh,
+            shard=shard,
+        )
         return check_function(str(model), sample, settings)
     if threads is not None and not any(device.startswith("pfvm:") for device in (device_a, device_b)):
         raise OptionError("--threads is for pfvm:cpu, and neither --device-a nor --device-b is that")
@@ -164,6 +180,8 @@ def check_files(
         custom_ops_library=custom_ops_library,
         threads=1 if threads is None else threads,
         exact=exact,
+        mesh=mesh,
+        shard=shard,
     )
     return check(first, first if other is None else other, settings)
 
@@ -190,14 +208,17 @@ def _load(model: ir.Model, device: str, settings: Settings) -> Executable:
     target = parse_device(device)
     threads = settings.threads if target.backend == "pfvm" else None
     exact = True if settings.exact and _is_emulated(device) else None
-    return load_executable(model, target, threads=threads, exact=exact, custom_ops_library=settings.custom_ops_library)
+    own: dict[str, Any] = {"threads": threads, "exact": exact, "custom_ops_library": settings.custom_ops_library}
+    if _takes_mesh(device):
+        own |= {"mesh": settings.mesh, "shard": settings.shard or None}
+    return load_executable(model, target, **own)
 
 
 def _engine(executable: Executable, device: str) -> str:
     return executable.engine if isinstance(executable, Oracle) else device
 
 
-def _cases(model: ir.Model, run: Executable, settings: Settings, report: Report) -> Iterator[Case]:
+def _cases(model: ir.Model, run: Run, settings: Settings, report: Report) -> Iterator[Case]:
     """Each set of inputs, with the first model's outputs. What the first model refuses is a warning, if not all are."""
     if settings.feeds is not None:
         yield "the given inputs", settings.feeds, run(settings.feeds)
@@ -217,6 +238,19 @@ def _cases(model: ir.Model, run: Executable, settings: Settings, report: Report)
         yield case, feeds, outputs
     if refused is not None and not report.cases:
         raise refused
+
+
+def _for_both(run_a: Executable, run_b: Executable) -> Run:
+    """The first model, for inputs whose batch the second one's mesh can split."""
+    check_spread = getattr(run_b, "check_spread", None)
+    if check_spread is None:
+        return run_a
+
+    def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
+        check_spread(feeds)
+        return run_a(feeds)
+
+    return run
 
 
 def _compare_outputs(
@@ -257,6 +291,10 @@ def _stages(a: ir.Model, b: ir.Model, feeds: Mapping[str, Any], settings: Settin
     from .four_way import four_way
 
     return [str(stage) for stage in four_way(models[0], feeds)]
+
+
+def _takes_mesh(device: str) -> bool:
+    return device != ORACLE and parse_device(device).backend == "xla"
 
 
 def _is_emulated(device: str) -> bool:

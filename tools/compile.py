@@ -105,7 +105,14 @@ def compile_command(
         bool, typer.Option("--json", help="Print JSON instead of a line: nodes, bytes, passes.")
     ] = False,
     target: Annotated[str | None, typer.Option("--target", help="Write for one runtime alone: ort.")] = None,
-    mesh: Annotated[str | None, typer.Option("--mesh", help="Not built yet.", hidden=True)] = None,
+    mesh: Annotated[
+        str | None,
+        typer.Option("--mesh", help="Of xla devices: spread it over several, data=4,model=2; the batch over data."),
+    ] = None,
+    shard: Annotated[
+        list[str] | None,
+        typer.Option("--shard", help="With --mesh: split weights, 'linear*.weight=model,None', or auto. Repeatable."),
+    ] = None,
     scheduler: Annotated[str | None, typer.Option("--scheduler", help="Not built yet.", hidden=True)] = None,
 ) -> None:
     """Compile a model: the same signature and meaning, fewer nodes."""

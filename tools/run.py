@@ -91,11 +91,12 @@ def compiled_lines(executable: Any) -> list[str]:
     count = getattr(executable, "compilations", None)
     if count is None:
         return []
+    spread = [executable.spread] if getattr(executable, "spread", None) else []
     segments = executable.segments
     on_host = [s for s in segments if s.kind == "host"]
     where = f"; {len(on_host)} of {len(segments)} segments on the host: {'; '.join(s.reason for s in on_host)}"
     reloads = f" ({executable.reloads} reloaded from disk)" if executable.reloads else ""
-    return [f"{count} compilation{'' if count == 1 else 's'}{reloads}{where if on_host else ''}"]
+    return [*spread, f"{count} compilation{'' if count == 1 else 's'}{reloads}{where if on_host else ''}"]
 
 
 def _print_inputs(feeds: Mapping[str, Any], origin: str, device: str, seconds: float) -> None:

@@ -11,6 +11,7 @@ from pfvm.compiler.plan.artifacts import to_json
 from pfvm.compiler.plan.dump import print_l3ir
 from pfvm.compiler.plan.report import SCHEMA_VERSION, rates
 
+from .collectives import collectives_report
 from .compiled import Compiled
 from .executable import XlaExecutable
 from .scheduled import read_hlo
@@ -32,7 +33,7 @@ def files_of(executable: XlaExecutable) -> dict[str, bytes]:
     memory = MAIN_MEMORY[executable.platform]
     graphs = [_graph(program, i, memory) for i, program in enumerate(programs)]
     text = "".join(print_l3ir(graph, None) for graph in graphs)
-    report = make_report(programs, graphs, executable.platform)
+    report = make_report(programs, graphs, executable.platform, executable.device)
     return {"l3ir.txt": text.encode(), "report.json": to_json(report)}
 
 
@@ -45,14 +46,17 @@ def _graph(program: Compiled, number: int, memory: str) -> ir.Model:
     return graph
 
 
-def make_report(programs: Sequence[Compiled], graphs: Sequence[ir.Model], platform: str) -> dict[str, Any]:
-    """The content of report.json, in the form of a plan's; null is what XLA does not say."""
+def make_report(programs: Sequence[Compiled], graphs: Sequence[ir.Model], platform: str, device: str) -> dict[str, Any]:
+    """The content of report.json, in the form of a plan's; null is what XLA does not say.
+
+    On a mesh, figures are those of one device.
+    """
     flops = _estimate(programs, "flops")
     moved = _estimate(programs, "bytes accessed")
     counts = Counter(node.op_type for graph in graphs for node in graph.graph)
     return {
         "schema_version": SCHEMA_VERSION,
-        "machine": {"name": f"xla:{platform}", "title": f"XLA's {platform} compiler"},
+        "machine": {"name": device, "title": f"XLA's {platform} compiler"},
         "emulated": False,
         "vsm_cycles": None,
         "core_freq": None,
@@ -64,6 +68,7 @@ def make_report(programs: Sequence[Compiled], graphs: Sequence[ir.Model], platfo
         "cycles": {"by_op": None, "by_path": None, "serial": None},
         "bytes_moved": None if moved is None else {"accessed": int(moved)},
         "peak_memory": {MAIN_MEMORY[platform]: {"bytes_per_cell": _peak(programs), "size_per_cell": None}},
+        "collectives": collectives_report(program.function.as_text() or "" for program in programs),
         "host": None,
         "lower_bound": None,
         "readings": [],

@@ -167,6 +167,17 @@ class XlaExecutable:
         results = self._results({self._graph_inputs[name]: array for name, array in padded.items()})
         return self._buckets.cut(results, counts)
 
+    def check_spread(self, feeds: Mapping[str, Any]) -> None:
+        """Raises InputError where an input has a shape that the mesh cannot split. Names may be missing."""
+        for name, array in feeds.items():
+            if name in self._graph_inputs:
+                self._placement.check(self._graph_inputs[name], np.shape(array))
+
+    @property
+    def spread(self) -> str | None:
+        """What is split over the mesh, in a line; None without one."""
+        return self._placement.summary
+
     @property
     def platform(self) -> str:
         """ "cpu", "cuda" or "tpu"."""

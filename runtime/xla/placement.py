@@ -38,6 +38,7 @@ class OneDevice:
     """Everything on one device."""
 
     text = ""  # what the name of the device is followed by
+    summary: str | None = None  # what is split, in a line
     may_use_host = True  # for what XLA has no program for
 
     def __init__(self, device: jax.Device) -> None:
@@ -108,6 +109,7 @@ class OnMesh:
         self.sharding = sharding
         self.first = mesh.local_devices[0]
         self.text = f" on {mesh_text(sharding.axes)}"
+        self.summary = sharding.summary
         self._whole = NamedSharding(mesh, PartitionSpec())
         self._is_cpu = self.first.platform == "cpu"
         self._is_shared = not self._whole.is_fully_addressable

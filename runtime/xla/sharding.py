@@ -35,6 +35,16 @@ class Sharding:
     updates: Mapping[ir.Value, ir.Value]
     several: bool
 
+    @property
+    def summary(self) -> str:
+        """ "mesh data=4,model=2: x, t split over data; linear1.weight over model; all else whole on each device"."""
+        over: dict[str, list[str]] = {}
+        for value, spec in self.specs.items():
+            over.setdefault("+".join(dict.fromkeys(axis for dim in spec for axis in dim)), []).append(value.name or "")
+        parts = [f"{_listed(names)} split over {axes}" for axes, names in over.items()]
+        whole = f"all{' else' if parts else ''} whole on each device"
+        return f"mesh {mesh_text(self.axes)}: {'; '.join([*parts, whole])}"
+
     def check(self, value: ir.Value, shape: Sequence[int]) -> None:
         """Raises InputError where an array of this shape cannot be split as asked."""
         for dim, (axes, size) in enumerate(zip(self.specs.get(value, ()), shape)):
@@ -92,10 +102,15 @@ def _apply(
         known = [v.name or "" for v in names if (v.shape is None or len(v.shape)) and "." in (v.name or "")]
         known = known or [v.name or "" for v in names]
         near = did_you_mean(rule.pattern, known)
-        listed = ", ".join(known[:_LISTED]) + (f" and {len(known) - _LISTED} more" if len(known) > _LISTED else "")
-        raise OptionError(f"shard {rule.text!r} matches no input, state or weight of the model{near}; it has: {listed}")
+        raise OptionError(
+            f"shard {rule.text!r} matches no input, state or weight of the model{near}; it has: {_listed(known)}"
+        )
     for value in matched:
         found[value] = checked_spec(rule.spec, _shape(value), axes, repr(value.name), f"shard {rule.text!r}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
 def _shape(value: ir.Value) -> list[int | None]:

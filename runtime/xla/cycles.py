@@ -22,6 +22,8 @@ _FREE = {
     "opt-barrier", "add-dependency",
 }  # fmt: skip
 _FREE_CALLS = {"AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound"}
+# A TPU has 64-bit numbers as two of 32 bits: these take them apart and put them together.
+_HALVES = {"X64SplitLow", "X64SplitHigh", "X64Combine"}
 _BESIDE = {"copy-start", "copy-done", "slice-start", "slice-done"}
 _MOVES = {
     "copy", "slice", "dynamic-slice", "dynamic-update-slice", "gather", "concatenate", "pad", "reverse", "transpose",
@@ -29,7 +31,7 @@ _MOVES = {
 }  # fmt: skip
 _PARTS = ("slice", "dynamic-slice", "gather")
 # Moves without an estimate may be so large a part of the bytes that everything reads and writes.
-NEGLIGIBLE = 0.02
+NEGLIGIBLE = 0.1
 _FEW = 3
 
 
@@ -119,6 +121,10 @@ class _Reading:
         if each.opcode in _BESIDE:
             total.beside += each.bytes if each.opcode.endswith("-done") else 0
             return
+        if each.opcode == "custom-call" and _target(each) in _HALVES:
+            total.moved += size
+            total.unmodelled_moves["X64 halves"] += size
+            return
         if each.opcode == "custom-call":
             if not _is_free_call(each):
                 total.missing.append(f"custom call {_target(each)}")
@@ -165,8 +171,9 @@ class _Reading:
         """Does it move data and compute nothing?"""
         if each.opcode == "fusion" and (called := each.called("calls")):
             inside = self._module.computations[called].values()
-            return all(self._only_moves(inner) or _is_scalar(inner) for inner in inside)
-        return each.opcode in _MOVES or each.opcode in _FREE or _is_free_call(each)
+            gathers = any(inner.opcode == "gather" for inner in inside)
+            return all(self._only_moves(i) or _is_scalar(i) or (gathers and _is_integer(i)) for i in inside)
+        return each.opcode in _MOVES or each.opcode in _FREE or _is_free_call(each) or _target(each) in _HALVES
 
     def _moved(self, each: Instruction) -> str:
         """What a move is called; a fusion by what stands in it."""
@@ -219,6 +226,11 @@ def _join(total: Estimate, part: Estimate, times: int) -> None:
     total.moved += part.moved * times
     total.unmodelled_moves.update({op: size * times for op, size in part.unmodelled_moves.items()})
     total.beside += part.beside * times
+
+
+def _is_integer(each: Instruction) -> bool:
+    """Arithmetic of indices."""
+    return all(array["dtype"][0] in "sup" for array in each.arrays)
 
 
 def _target(each: Instruction) -> str:

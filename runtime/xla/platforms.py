@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any, Literal, get_args
 
 import jax
+import numpy as np
 from jax._src import xla_bridge
 from jaxlib import xla_client
 from pfvm.errors import NoDeviceError, OptionError
@@ -65,6 +66,11 @@ def precision_of(platform: str, asked: str | None) -> Precision:
     if platform == "cpu" and asked != "highest":
         raise OptionError(f"precision={asked!r}: a CPU computes float32 in float32, which is precision 'highest'")
     return asked  # type: ignore[return-value]  # just checked
+
+
+def computed_types(platform: str, precision: Precision) -> dict[np.dtype, np.dtype]:
+    """What a platform computes as another type: a TPU float64 as float32, unless it is to be as exact as can be."""
+    return {np.dtype(np.float64): np.dtype(np.float32)} if platform == "tpu" and precision != "highest" else {}
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import onnx_ir as ir
@@ -26,10 +27,14 @@ _NOTES = (
     "compiled without XLA's own attention kernel, for which it states no cycles",
     "indices out of range are not checked",
 )
+_FLOAT64 = "float64 is computed as float32, unless the precision is highest"
 
 
-def files_of(executable: AheadExecutable) -> dict[str, bytes]:
-    """Name and content of all files, report.json last. Compiles where that has not been done; raises what it raises."""
+def files_of(executable: AheadExecutable, forms: Mapping[str, Any] | None = None) -> dict[str, bytes]:
+    """Name and content of all files, report.json last. Compiles where that has not been done; raises what it raises.
+
+    forms: what the model was compared with, for the report.
+    """
     program = executable.program
     graph = read_hlo(program.hlo, [value.name or "" for value in executable.lowered.inputs], "HBM")
     return {
@@ -38,7 +43,7 @@ def files_of(executable: AheadExecutable) -> dict[str, bytes]:
         "scheduled_hlo.txt": program.hlo.encode(),
         "l3ir.txt": print_l3ir(graph, None).encode(),
         "l3ir_stripped.onnx.zst": stripped(graph),
-        "report.json": to_json(make_report(executable, graph)),
+        "report.json": to_json({**make_report(executable, graph), "forms": forms}),
     }
 
 
@@ -89,7 +94,7 @@ def make_report(executable: AheadExecutable, graph: ir.Model | None = None) -> d
         "lower_bound": _bound(cycles, least, chip),
         "readings": [],
         "options": None,
-        "notes": list(_NOTES),
+        "notes": [*_NOTES, *([_FLOAT64] if executable.precision != "highest" else [])],
         "figures": chip.sources(),
     }
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from .hlo import Instruction, Module
 
-_SAME = ("copy", "bitcast", "convert", "reshape", "copy-done")
-_MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
+_SAME = ("copy", "bitcast", "bitcast-convert", "convert", "reshape", "copy-done")
+_MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "EQ"}
 
 
 class Counter(NamedTuple):
@@ -17,6 +17,15 @@ class Counter(NamedTuple):
 
     element: int | None
     offset: int
+
+
+class Test(NamedTuple):
+    """A condition: `counter`, which has an element, compared with `limit`. high: its high half, see `_halves`."""
+
+    counter: Counter
+    direction: str
+    limit: int
+    high: int | None = None
 
 
 class Place(NamedTuple):
@@ -35,15 +44,16 @@ def trip_count(module: Module, loop: Instruction, place: Place) -> int | None:
     condition, body = loop.called("condition"), loop.called("body")
     if condition is None or body is None:
         return None
-    test = _comparison(module, condition)
+    test = _comparison(module, condition) or _halves(module, condition)
     if test is None:
         return None
-    counter, direction, limit = test
-    step = _affine(module, body, _element(module, body, counter.element))
-    start = _initial(module, loop, place, counter.element)
-    if step is None or step.element != counter.element or start is None:
+    step = _affine(module, body, _element(module, body, test.counter.element))
+    start = _initial(module, loop, place, test.counter.element)
+    if step is None or step.element != test.counter.element or start is None:
         return None
-    return _count(start + counter.offset, direction, limit, step.offset)
+    if test.high is not None and _initial(module, loop, place, test.high) != 0:
+        return None
+    return _count(start + test.counter.offset, test.direction, test.limit, step.offset)
 
 
 def _count(start: int, direction: str, limit: int, step: int) -> int | None:
@@ -51,15 +61,17 @@ def _count(start: int, direction: str, limit: int, step: int) -> int | None:
         start, limit, step, direction = -start, -limit, -step, {"GT": "LT", "GE": "LE"}[direction]
     if direction == "NE":
         return (limit - start) // step if step and (limit - start) % step == 0 and (limit - start) * step >= 0 else None
+    if direction == "EQ":
+        return None
     room = limit - start + (direction == "LE")
     if room <= 0:
         return 0
     return -(-room // step) if step > 0 else None
 
 
-def _comparison(module: Module, condition: str) -> tuple[Counter, str, int] | None:
-    """The counter, the direction and the constant of a condition that is one comparison; it has an element."""
-    root, where = module.root(condition), condition
+def _comparison(module: Module, condition: str, name: str | None = None) -> Test | None:
+    """What a condition compares, or the instruction `name` of it, where that is one comparison."""
+    root, where = module.computations[condition].get(name or "") or module.root(condition), condition
     arguments: list[Counter | None] | None = None
     if root.opcode == "fusion" and (called := root.called("calls")):
         arguments = [_affine(module, condition, name) for name in root.reads]
@@ -74,7 +86,33 @@ def _comparison(module: Module, condition: str) -> tuple[Counter, str, int] | No
         left, right, direction = right, left, _MIRRORED[direction]
     if left.element is None or right.element is not None:
         return None
-    return left, direction, right.offset
+    return Test(left, direction, right.offset)
+
+
+def _halves(module: Module, condition: str) -> Test | None:
+    """As `_comparison`, of a counter of 64 bits, of which a TPU makes two: high < 0 or (high = 0 and low < limit).
+
+    Only for limits below 2^31, to which such a counter gets before its high half changes.
+    """
+    names = module.computations[condition]
+    either = module.root(condition)
+    if either.opcode != "or":
+        return None
+    parts = [names[name] for name in either.reads if name in names]
+    both = next((part for part in parts if part.opcode == "and"), None)
+    if both is None or len(parts) != 2 or len(both.reads) != 2:
+        return None
+    above = next(_comparison(module, condition, part.name) for part in parts if part is not both)
+    equal, low = (_comparison(module, condition, name) for name in both.reads)
+    if equal is not None and low is not None and equal.direction != "EQ":
+        equal, low = low, equal
+    if above is None or equal is None or low is None:
+        return None
+    high = above.counter.element
+    is_split = (equal.direction, above.limit, equal.limit, equal.counter.element) == ("EQ", 0, 0, high)
+    if not is_split or above.direction != low.direction or not 0 <= low.limit < 1 << 31:
+        return None
+    return low._replace(high=high)
 
 
 def _affine(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -85,7 +85,7 @@ def _take(node: ir.Node, rw: Rewriter, name: str, filling: float, attributes: di
     spatial = [a + b for a, b in zip(own, [*amounts[2:rank], *amounts[rank + 2 :]])]
     if node.op_type != "Conv" and not _reaches_data(view.attr("kernel_shape"), spatial):
         return rw.reject(name, "a window may lie in the padding alone")
-    replaced = {"pads": spatial, **attributes}
+    replaced: dict[str, Any] = {"pads": spatial, **attributes}
     kept = [attr for key, attr in node.attributes.items() if key not in ("auto_pad", *replaced)]
     new = rw.op(node.op_type, pad.inputs[0], *node.inputs[1:], at=node, attributes=kept, **replaced)
     rw.replace(node, new.outputs[0])
@@ -116,9 +116,10 @@ def _pad(node: ir.Node, source: ir.Value | None, amounts: list[int], rw: Rewrite
     """The node with other amounts."""
     name = "pads" if (rw.opset(node) or 0) >= 2 else "paddings"
     kept = [attr for key, attr in node.attributes.items() if key != name]
+    params: dict[str, Any] = {name: amounts}
     filling = rw.view(node).at(2)
     operands = [source] if filling is None else [source, None, filling]
-    return rw.op("Pad", *operands, at=node, attributes=kept, **{name: amounts})
+    return rw.op("Pad", *operands, at=node, attributes=kept, **params)
 
 
 def _amounts(pad: ir.Node, rw: Rewriter) -> tuple[int, ...] | None:

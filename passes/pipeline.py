@@ -56,6 +56,7 @@ REGISTRY: dict[str, str] = {
     "fuse-hard-swish": "fuse_hard_swish:FuseHardSwish",
     "fuse-pad": "fuse_pad:FusePad",
     "fuse-conv": "fuse_conv:FuseConv",
+    "fuse-scale": "fuse_scale:FuseScale",
     "fuse-matmul-bias": "fuse_matmul_bias:FuseMatmulBias",
     "fuse-gemm-sum": "fuse_gemm_sum:FuseGemmSum",
     "fuse-cross-entropy-gradient": "fuse_cross_entropy_gradient:FuseCrossEntropyGradient",
@@ -66,12 +67,15 @@ REGISTRY: dict[str, str] = {
     "ort-norms": "ort_norms:OrtNorms",
     "ort-attention": "ort_attention:OrtAttention",
     "ort-pad-products": "ort_pad_products:OrtPadProducts",
+    "tpu-pair-columns": "tpu_pair_columns:TpuPairColumns",
     "eliminate-dead-code": "eliminate_dead_code:EliminateDeadCode",
 }
 FUSED = ("fuse-cast-reduce-sum", "fuse-relu-gradient", "fuse-optimizer-update")
 """The passes that make calls of local functions; `--fused-ops inline` leaves them out."""
 _CLEAN = ("infer-shapes", "fold-constants", "eliminate-identity", "eliminate-dead-code")
-TARGETS: dict[str, tuple[str, ...]] = {"ort": tuple(name for name in REGISTRY if name.startswith("ort-"))}
+TARGETS: dict[str, tuple[str, ...]] = {
+    target: tuple(name for name in REGISTRY if name.startswith(f"{target}-")) for target in ("ort", "tpu")
+}
 """The passes that write for one runtime alone, from -O2 on: operators that it alone has, and what its kernels like."""
 _STANDARD = tuple(name for name in REGISTRY if not any(name in names for names in TARGETS.values()))
 LEVELS: dict[int, tuple[str, ...]] = {0: (), 1: _CLEAN, 2: _STANDARD, 3: _STANDARD}

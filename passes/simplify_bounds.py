@@ -66,11 +66,8 @@ def _bounded(node: ir.Node, value: ir.Value, low: float, high: float, rw: Rewrit
         operand = rw.constant(number, f"{node.outputs[0].name}_bound", node)
         return rw.op("Max" if math.isinf(high) else "Min", value, operand, at=node)
     least, most = _limits(value)
-    bounds = {
-        "min": None if low == least else np.asarray(low, kind),
-        "max": None if high == most else np.asarray(high, kind),
-    }
-    return rw.op("Clip", value, at=node, **bounds)
+    lower, upper = (None if low == least else np.asarray(low, kind)), (None if high == most else np.asarray(high, kind))
+    return rw.op("Clip", value, at=node, min=lower, max=upper)
 
 
 def _limits(value: ir.Value) -> tuple[float, float]:

@@ -88,29 +88,26 @@ def slice_of_other_axes(node: ir.Node, rw: Rewriter) -> bool:
         return False
     merged = sorted((bounds[0] | bounds[1]).items())
     starts, ends, steps = zip(*(numbers for _, numbers in merged))
-    params = {"starts": starts, "ends": ends, "axes": [axis for axis, _ in merged]}
-    if set(steps) != {1}:
-        params["steps"] = steps
-    rw.replace(node, rw.op("Slice", inner.inputs[0], at=node, **params).outputs[0])
+    new = rw.op(
+        "Slice", inner.inputs[0], at=node, starts=starts, ends=ends, axes=[axis for axis, _ in merged],
+        steps=None if set(steps) == {1} else steps,
+    )  # fmt: skip
+    rw.replace(node, new.outputs[0])
     return True
 
 
 def _all_bounds(node: ir.Node, rw: Rewriter) -> dict[int, tuple[int, int, int]] | None:
     """Start, end and step by axis, as they are written."""
     view, data = rw.view(node), node.inputs[0]
-    found = [
-        view.ints("starts"),
-        view.ints("ends"),
-        view.ints("axes"),
-        view.ints("steps") if view.opset >= 10 else None,
-    ]
-    if any(each is RUNTIME for each in found) or found[0] is None or found[1] is None or data is None:
+    starts, ends, axes = view.ints("starts"), view.ints("ends"), view.ints("axes")
+    steps = view.ints("steps") if view.opset >= 10 else None
+    if not isinstance(starts, tuple) or not isinstance(ends, tuple) or RUNTIME in (axes, steps):
         return None
-    starts, ends, axes, steps = found
-    axes, steps = axes or range(len(starts)), steps or (1,) * len(starts)
-    if data.shape is None:
+    if data is None or data.shape is None:
         return None
-    return {axis % len(data.shape): numbers for axis, *numbers in zip(axes, starts, ends, steps)}
+    along = axes if isinstance(axes, tuple) else tuple(range(len(starts)))
+    by = steps if isinstance(steps, tuple) else (1,) * len(starts)
+    return {axis % len(data.shape): (start, end, step) for axis, start, end, step in zip(along, starts, ends, by)}
 
 
 @rule("Slice")

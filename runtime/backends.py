@@ -82,10 +82,12 @@ def _load_ahead(model: ir.Model, name: str, platform: str, options: dict[str, An
 
 def _ahead_files(executable: Executable, call: Callable[[], object]) -> dict[str, bytes]:
     from .xla.ahead import AheadExecutable
+    from .xla.tpu_choice import choose
     from .xla.tpu_report import files_of
 
     assert isinstance(executable, AheadExecutable)
-    return files_of(executable)  # no call: there is nothing to run it on
+    choice = choose(executable)
+    return files_of(choice.executable, choice.report())  # no call: there is nothing to run it on
 
 
 def _load_emulator(model: ir.Model, name: str, platform: str, options: dict[str, Any]) -> Executable:

@@ -47,8 +47,8 @@ class AheadExecutable(XlaExecutable):
         self.topology = parse_topology(topology)
         self.effort = check_effort(effort)
         super().__init__(model, "tpu", precision=precision, compile_only=True)
-        self._model = model
-        self._shapes = dict(shapes or {})
+        self.model = model
+        self.shapes = dict(shapes or {})
         self._timeout = timeout
         given = {spec.name for spec in (*self.inputs, *self.optional_inputs)}
         entries = [entry for entry in read_manifest(model) if entry.output is not None and entry.name in given]
@@ -58,6 +58,13 @@ class AheadExecutable(XlaExecutable):
     def name(self) -> str:
         """The device string."""
         return f"xla:tpu@{self.topology.name}"
+
+    def of(self, model: ir.Model) -> AheadExecutable:
+        """Another model, with the same options."""
+        return AheadExecutable(
+            model, self.topology.name, precision=self.precision, effort=self.effort, shapes=self.shapes,
+            timeout=self._timeout,
+        )  # fmt: skip
 
     @functools.cached_property
     def lowered(self) -> Lowered:
@@ -90,7 +97,7 @@ class AheadExecutable(XlaExecutable):
 
     def _feeds(self) -> dict[str, Any]:
         """Inputs of the shapes to compile for: made-up values of those that may decide shapes, types of the others."""
-        extents = input_shapes(self._model, self._shapes)
+        extents = input_shapes(self.model, self.shapes)
         feeds: dict[str, Any] = {}
         for spec in self.inputs:
             shape = extents[spec.name]
@@ -102,7 +109,7 @@ class AheadExecutable(XlaExecutable):
             if spec.kind != "tensor" or spec.dtype in (None, ir.DataType.STRING):
                 raise UnsupportedOpError(f"{self.name}: input {spec.name!r} ({spec}): a TPU's programs take arrays")
             feeds[spec.name] = jax.ShapeDtypeStruct(shape, spec.dtype.numpy())
-        return {**feeds, **synthesize(self._model, 0, self._shapes, largest=_SMALL)}
+        return {**feeds, **synthesize(self.model, 0, self.shapes, largest=_SMALL)}
 
     def _state(self, given: Mapping[ir.Value, Any]) -> dict[ir.Value, Any]:
         """Small state with its values, large state as types without data."""

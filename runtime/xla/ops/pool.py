@@ -12,6 +12,7 @@ from jax import lax
 from pfvm.runtime.xla.context import Context
 from pfvm.runtime.xla.layouts import ChannelsLast, accepting, adapts, plain
 from pfvm.runtime.xla.ops.windows import Window, check_fits, read_window
+from pfvm.runtime.xla.platforms import traced_platform
 from pfvm.runtime.xla.registry import register
 
 
@@ -33,15 +34,20 @@ def pool_window(ctx: Context, size: tuple[int, ...]) -> tuple[Window, tuple[tupl
 
 
 def _reduce_window(x: Any, start: Any, function: Any, window: Window, pads: tuple[tuple[int, int], ...]) -> Any:
-    """Of an operand in either order, in its order. One axis after the other: 4 times faster than all at once."""
+    """Of an operand in either order, in its order.
+
+    On the CPU one axis after the other, 4 times faster than all at once; on a TPU that takes 2.6 times as long (the
+    pools of VGG-19 on v2, by its compiler's estimate).
+    """
     last = isinstance(x, ChannelsLast)
     data = x.data if isinstance(x, ChannelsLast) else x
     rank = len(window.kernel)
-    for axis in range(rank):
+    together = [(axis,) for axis in range(rank)] if traced_platform() == "cpu" else [tuple(range(rank))]
+    for axes in together:
 
-        def framed(values: tuple[Any, ...], other: Any, axis: int = axis) -> tuple[Any, ...]:
-            """The axis's value among those of the axes that stay as they are."""
-            spatial = tuple(value if i == axis else other for i, value in enumerate(values))
+        def framed(values: tuple[Any, ...], other: Any, axes: tuple[int, ...] = axes) -> tuple[Any, ...]:
+            """The axes' values among those of the axes that stay as they are."""
+            spatial = tuple(value if i in axes else other for i, value in enumerate(values))
             return (other, *spatial, other) if last else (other, other, *spatial)
 
         data = lax.reduce_window(

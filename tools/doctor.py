@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -49,7 +50,7 @@ def examine(selftest: bool = True, timeout: float = 10.0) -> dict[str, Any]:
     from .selftest import check_devices
 
     known = devices()
-    ready = [device.name for device in known if device.status == "ready" and device.platform != "auto"]
+    ready = [d.name for d in known if d.presence in ("present", "emulated") and d.platform != "auto"]
     tested = {result.device: result for result in check_devices(ready, timeout)} if selftest else {}
     tested |= {"mncore2:auto": tested["mncore2:emu"]} if "mncore2:emu" in tested else {}  # the same engine
     rows = [_device(device, tested.get(device.name)) for device in known]
@@ -66,12 +67,8 @@ def examine(selftest: bool = True, timeout: float = 10.0) -> dict[str, Any]:
 
 
 def _device(device: Device, result: Result | None) -> dict[str, Any]:
-    """state: present, emulated, absent (libraries without a device), or the status of one that is not ready."""
-    state: str = device.status
-    if state == "ready":
-        state = "emulated" if device.backend == "mncore2" else "present"
-    if result is not None and result.state == "absent":
-        state = "absent"
+    """state: what `pfvm devices` says, or absent, where the self-test finds libraries without a device."""
+    state = "absent" if result is not None and result.state == "absent" else device.presence
     test = None if result is None else {key: value for key, value in result._asdict().items() if key != "device"}
     return {"name": device.name, "state": state, "advice": device.advice, "self_test": test}
 
@@ -107,10 +104,16 @@ def _print(found: dict[str, Any]) -> None:
         "pfvm": found["installation"]["pfvm"],
     }.items():
         console.print(f"{title + ':':<14}{text}", soft_wrap=True)
-    failed = [device["name"] for device in found["devices"] if (device["self_test"] or {}).get("state") == "failed"]
     console.print("")
-    console.print(f"self-test failed: {', '.join(failed)}" if failed else "no fault found", soft_wrap=True)
+    console.print("; ".join(_verdicts(found["devices"])) or "no fault found", soft_wrap=True)
     console.print(_REPORT, soft_wrap=True)
+
+
+def _verdicts(devices: list[dict[str, Any]]) -> Iterator[str]:
+    for state in ("failed", "unfinished"):
+        names = [device["name"] for device in devices if (device["self_test"] or {}).get("state") == state]
+        if names:
+            yield f"self-test {state}: {', '.join(names)}"
 
 
 def _outcome(device: dict[str, Any]) -> tuple[str, str]:

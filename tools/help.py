@@ -43,6 +43,7 @@ EXAMPLES = {
         "pfvm check model.onnx --device-b xla:cpu --nodes",
         "pfvm check net.py:predict --device-b mncore2:emu --rtol 0.01 --atol 0.01",
     ),
+    "bisect": ("pfvm bisect model.onnx", "pfvm bisect model.onnx --rules my_rules.py -o reproducer"),
     "bench": (
         "pfvm bench pfvm.onnx --device pfvm:cpu --device xla:cpu",
         "pfvm bench pfvm.onnx --device xla:cpu --against onnxruntime --json bench.json",
@@ -64,7 +65,7 @@ EXAMPLES = {
 
 EXIT_CODES = {
     0: "done",
-    1: "found a difference or a fault (check, diff, doctor, l3ir)",
+    1: "found a difference or a fault (check, diff, bisect, doctor, l3ir)",
     2: "an error: one line on stderr says what and where",
     70: "a fault of pfvm itself",
     130: "interrupted",

@@ -28,7 +28,7 @@ class Result(NamedTuple):
     """What became of one device. error: largest difference from numpy, as a part of max(1, largest value)."""
 
     device: str
-    state: str  # "passed", "failed", or "absent": the libraries are here and the device is not
+    state: str  # "passed", "failed", "unfinished", or "absent": the libraries are here and the device is not
     error: float | None
     seconds: float
     note: str
@@ -62,7 +62,8 @@ def _wait(name: str, process: subprocess.Popen[str], start: float, timeout: floa
     try:
         out, err = process.communicate(timeout=left)
     except subprocess.TimeoutExpired:
-        return Result(name, "failed", None, timeout, f"no result after {timeout:g} s; see --timeout")
+        note = f"no result in {timeout:g} s: the machine is busy, or the device hangs; --timeout gives it longer"
+        return Result(name, "unfinished", None, timeout, note)
     seconds = time.monotonic() - start
     if process.returncode < 0:
         return Result(name, "failed", None, seconds, f"the process was ended by signal {-process.returncode}")

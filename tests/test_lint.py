@@ -53,12 +53,12 @@ def test_writes_to_inputs_and_control_flow_ops_are_listed() -> None:
     def function(x: Any) -> Any:
         x.mul_(2)
         y = x * x.max().item()
-        return torch.cond(y.sum() > 0, lambda t: t + 1, lambda t: t - 1, (y,))
+        return torch._higher_order_ops.map(lambda t: t + 1, y)
 
     findings = pfvm.lint(function, X)
-    assert [f.where for f in findings] == lines(function, "x.mul_", "x.max()", "torch.cond")
+    assert [f.where for f in findings] == lines(function, "x.mul_", "x.max()", "._higher_order_ops.map")
     assert "input 'x' is changed in place" in findings[0].text
-    assert "cond is not captured yet; compute both branches and write torch.where" in findings[2].text
+    assert "map_impl cannot be captured; write a Python loop of fixed length" in findings[2].text
 
 
 def test_what_is_captured_has_no_findings() -> None:

@@ -81,14 +81,17 @@ def sparse() -> Any:
     return step, [table, optimizer]
 
 
-def cond() -> Any:
-    return lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), []
-
-
 def loop() -> Any:
     from torch._higher_order_ops.while_loop import while_loop
 
-    return lambda x: while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * 2), (torch.tensor(0), x))[1], []
+    layer = nn.Linear(8, 8)
+
+    def step(x: Any) -> Any:
+        loss = while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, layer(a)), (torch.tensor(0), x))[1].sum()
+        loss.backward()
+        return loss
+
+    return step, [layer]
 
 
 REFUSED = {
@@ -97,8 +100,7 @@ REFUSED = {
     "generator": (drawn, r"generator of your own.*leave out generator="),
     "lbfgs": (closure, r"torch\.optim\.LBFGS.*compile the closure"),
     "sparse_adam": (sparse, r"SparseAdam.*write torch\.optim\.Adam"),
-    "cond": (cond, r"cond.*both branches.*torch\.where"),
-    "while_loop": (loop, r"while_loop.*fixed length"),
+    "while_loop": (loop, r"while_loop has no gradient.*torch\.scan over a fixed number of steps"),
 }
 
 

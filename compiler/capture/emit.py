@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,16 @@ class Emitter:
             for i, size in enumerate(seen.shape):
                 if isinstance(size, torch.SymInt):
                     self._sizes.setdefault(size.node.expr, (node, i))
+
+    @contextlib.contextmanager
+    def nested(self) -> Iterator[None]:
+        """Within, `nodes` are those of a body, which reads what is outside, and whose sizes nobody outside reads."""
+        outer, sizes, prefix, origin = self.nodes, dict(self._sizes), self._prefix, self._origin
+        self.nodes = []
+        try:
+            yield
+        finally:
+            self.nodes, self._sizes, self._prefix, self._origin = outer, sizes, prefix, origin
 
     # Nodes
 

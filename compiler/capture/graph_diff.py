@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .dtypes import to_numpy
@@ -39,7 +40,7 @@ def _text(
 ) -> str:
     given: Any = node.args, node.kwargs
     if node.op == "output":
-        given = [value for i, value in enumerate(given[0][0]) if i not in left_out]
+        given = [value for i, value in enumerate(pytree.tree_leaves(given[0][0])) if i not in left_out]
     args = torch.fx.node.map_arg(given, lambda n: f"%{index.get(n)}")
     target: Any = node.target if node.op == "call_function" else ""
     if node.op == "get_attr":
@@ -49,6 +50,9 @@ def _text(
 
 def _constant(value: Any) -> Any:
     """What a tensor holds; its identity where that cannot be read: a fake that the first trace left behind, sparse."""
+    if isinstance(value, torch.fx.GraphModule):  # a body
+        index = {node: i for i, node in enumerate(value.graph.nodes)}
+        return [_text(value, node, index) for node in value.graph.nodes]
     if not isinstance(value, torch.Tensor):
         return value
     if isinstance(value, FakeTensor) or value.layout is not torch.strided or value.is_quantized:

@@ -12,6 +12,7 @@ from torch.nn.modules import batchnorm
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 from torch.overrides import TorchFunctionMode
 
+from . import control_flow
 from .forms import FORMS, refused
 from .forms.loss import adaptive_log_softmax
 
@@ -57,6 +58,7 @@ _PATCHES: tuple[tuple[Any, str, Any], ...] = (
     (AveragedModel, "update_parameters", _update_parameters),
     (torch.nn.AdaptiveLogSoftmaxWithLoss, "forward", adaptive_log_softmax),
     *refused.PATCHES,
+    *control_flow.PATCHES,
 )
 
 

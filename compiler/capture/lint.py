@@ -165,7 +165,7 @@ class _Ops(TorchDispatchMode):
             if not in_optimizer(frame):
                 self._found.add(origin(frame, self._names).where, DATA_DEPENDENT)
             return 1.0 if args[0].dtype.is_floating_point else args[0].dtype is torch.bool or 1
-        if isinstance(func, torch._ops.HigherOrderOperator):
+        if isinstance(func, torch._ops.HigherOrderOperator):  # those for control flow run their bodies here
             self._found.add(origin(frame, self._names).where, higher_order(func))
             raise CaptureError(higher_order(func))
         if func._schema.is_mutable and args and _memory(args[0]) in self.inputs:

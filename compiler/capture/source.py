@@ -28,6 +28,8 @@ _INTERNAL = (
 )
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _UNKNOWN = "<unknown>"
+# Names of torch's operators for control flow that are captured (see control_flow.py).
+CONTROL_FLOW = frozenset({"cond", "while_loop", "scan"})
 _READ_NUMBER = torch.ops.aten._local_scalar_dense.default
 
 
@@ -126,7 +128,7 @@ class OriginMode(TorchDispatchMode):
     An optimizer may turn a tensor of its own into a number (its step count): that becomes part of the graph.
     """
 
-    supports_higher_order_operators = True  # so that they reach the refusal below
+    supports_higher_order_operators = True
 
     def __init__(self, module_names: Mapping[int, str], fakes: FakeTensorMode, streams: RandomStreams) -> None:
         super().__init__()
@@ -138,7 +140,7 @@ class OriginMode(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         where = origin(sys._getframe(1), self._module_names)
-        if isinstance(func, torch._ops.HigherOrderOperator):
+        if isinstance(func, torch._ops.HigherOrderOperator) and func.name() not in CONTROL_FLOW:
             raise CaptureError(f"{where.where}: {higher_order(func)}")
         self._fakes.allow_scalar_outputs = func is _READ_NUMBER and in_optimizer(sys._getframe(1))
         fx_traceback.get_current_meta()["custom"] = {"source": where.source, "module": where.module, "op": str(func)}
@@ -150,12 +152,11 @@ class OriginMode(TorchDispatchMode):
 
 
 def higher_order(func: Any) -> str:
-    """What is wrong with torch.cond and its like."""
-    advice = {
-        "cond": "compute both branches and write torch.where(condition, a, b)",
-        "while_loop": "write a Python loop of fixed length, with torch.where(condition, new, old) for what goes on",
-    }.get(func.name(), "write a Python loop of fixed length")
-    return f"{func.name()} is not captured yet; {advice}"
+    """What is wrong with torch's operators that take functions, except those for control flow."""
+    return (
+        f"{func.name()} cannot be captured; write a Python loop of fixed length, or torch.cond, torch.while_loop or "
+        "torch's scan (torch._higher_order_ops.scan), which can"
+    )
 
 
 def in_optimizer(frame: FrameType | None) -> bool:

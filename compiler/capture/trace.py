@@ -16,6 +16,7 @@ from pfvm.errors import CaptureError
 from torch._subclasses.fake_tensor import FakeTensor
 
 from . import optimizers
+from .bodies import functional_bodies
 from .functional import make_functional
 from .graph_diff import first_difference
 from .initial import order, reads_values
@@ -81,6 +82,7 @@ def trace(
     names = inputs.tensor_names + [s.name for s in states]
     try:
         graph, written = make_functional(run.graph, run.mode, names, len(samples), bool(dynamic))
+        functional_bodies(graph, run.mode, bool(dynamic))
     except CaptureError:
         raise
     except Exception as error:  # torch raises whatever the op's kernel does

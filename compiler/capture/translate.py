@@ -24,8 +24,12 @@ def translate(emitter: Emitter, graph: torch.fx.GraphModule) -> list[tuple[Any, 
     """Translate every call of the graph; placeholders are bound already. Returns the outputs with their values."""
     for node in graph.graph.nodes:
         if node.op == "get_attr":
+            value = getattr(graph, str(node.target))
+            if isinstance(value, torch.fx.GraphModule):  # a body, for the rule that reads it
+                emitter.values[node] = value
+                continue
             emitter.begin(node)
-            emitter.bind(node, emitter.torch_constant(getattr(graph, str(node.target)), "value"))
+            emitter.bind(node, emitter.torch_constant(value, "value"))
         elif node.op == "call_function" and (node.users or node.target not in RESERVATIONS):
             _translate_call(emitter, node)
     outputs = graph.graph.output_node().args[0]

@@ -19,6 +19,7 @@ from . import (  # noqa: F401
     scatter,
     shape,
     symint,
+    view_copies,  # last: it reads the table
 )
 from .registry import TABLE
 

@@ -57,9 +57,19 @@ _ANOMALY = (
     "it looks at the values of every gradient: leave it out, and run the function itself, not the compiled one, to "
     "look for NaN"
 )
+_detect_anomaly = torch.autograd.detect_anomaly.__init__
+
+
+def _detecting(self: torch.autograd.detect_anomaly, check_nan: bool = True) -> None:
+    """torch asks for it too, for the lines of a scan's gradient, and looks at no values then."""
+    if check_nan:
+        refuse("torch.autograd.detect_anomaly", _ANOMALY)
+    _detect_anomaly(self, check_nan)
+
+
 PATCHES: tuple[Patch, ...] = (
     (torch.autograd.set_detect_anomaly, "__init__", _refusal("torch.autograd.set_detect_anomaly", _ANOMALY)),
-    (torch.autograd.detect_anomaly, "__init__", _refusal("torch.autograd.detect_anomaly", _ANOMALY)),
+    (torch.autograd.detect_anomaly, "__init__", _detecting),
     (normalization, "_cross_map_lrn2d", _Apply),
     (torch.amp.GradScaler, "scale", _scaled),
     (rnn, "pack_padded_sequence", _refusal("pack_padded_sequence", _PADDED)),

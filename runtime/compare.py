@@ -75,6 +75,15 @@ def scaled_error(reference: Any, other: Any) -> float:
     return float(np.abs(a[finite] - b[finite]).max() / max(1.0, np.abs(a[finite]).max()))
 
 
+def is_finite(value: Any) -> bool:
+    """Whether no float in a result, or in the sequence that it is, is infinite or no number."""
+    if isinstance(value, (list, tuple)):
+        return all(is_finite(each) for each in value)
+    if value is None or isinstance(value, dict) or not _is_float(np.asarray(value).dtype):
+        return True
+    return bool(np.isfinite(_wide(np.asarray(value))).all())
+
+
 def _first(pairs: list[tuple[str, Any, Any]], tolerance: Tolerance) -> Difference | None:
     return next((d for d in (difference(name, a, b, tolerance) for name, a, b in pairs) if d is not None), None)
 

@@ -14,7 +14,7 @@ from pfvm.errors import InputError, OptionError, did_you_mean
 from .executable import TensorSpec, specs_of
 from .value_ranges import Range, input_ranges
 
-Fill = Literal["random", "zero"]
+Fill = Literal["random", "zero", "large"]
 
 # Symbolic image sides: below this, a backbone with a total stride of 32 has nothing left.
 _IMAGE_SIDE = 32
@@ -37,7 +37,7 @@ def synthesize(
     seed: the same seed gives the same arrays; each input draws from a stream of its own name.
     shapes: explicit shapes by input name; a symbolic dim bound here has that size in every input.
     fill: "random" draws floats from N(0, 1) and integers from the range that the graph implies; "zero" gives zeros
-        (the nearest value in the range where zero is not in it).
+        (the nearest value in the range where zero is not in it); "large" draws floats of 8 to 16, of both signs.
     size: of symbolic dims that `shapes` does not bind (spatial dims of images are at least 32).
     largest: tensors of more elements are left out.
 
@@ -182,7 +182,7 @@ def _tensor(
     dtype: ir.DataType, shape: tuple[int, ...], limit: Range | None, rng: np.random.Generator, fill: Fill
 ) -> np.ndarray:
     if dtype == _D.STRING:
-        words = rng.integers(0, 4, shape) if fill == "random" else np.zeros(shape, int)
+        words = np.zeros(shape, int) if fill == "zero" else rng.integers(0, 4, shape)
         return np.asarray([f"s{w}" for w in np.ravel(words)], dtype=object).reshape(shape)
     if limit is not None and limit.exact is not None:
         count = int(np.prod(shape))
@@ -192,14 +192,19 @@ def _tensor(
         nearest = 0 if limit is None else min(max(0, limit.low), limit.high - 1)
         return np.full(shape, nearest).astype(dtype.numpy())
     if dtype.is_floating_point() or dtype in (_D.COMPLEX64, _D.COMPLEX128):
-        return _floats(dtype, shape, limit, rng)
+        return _floats(dtype, shape, limit, rng, fill)
     return _integers(dtype, shape, limit, rng)
 
 
-def _floats(dtype: ir.DataType, shape: tuple[int, ...], limit: Range | None, rng: np.random.Generator) -> np.ndarray:
+def _floats(
+    dtype: ir.DataType, shape: tuple[int, ...], limit: Range | None, rng: np.random.Generator, fill: Fill
+) -> np.ndarray:
     if limit is not None:  # a float that the graph casts to an index or a count
         return rng.integers(limit.low, limit.high, shape).astype(dtype.numpy())
-    drawn = rng.standard_normal(shape)
+    if fill == "large":
+        drawn = np.asarray(rng.uniform(8, 16, shape) * rng.choice((-1.0, 1.0), shape))
+    else:
+        drawn = np.asarray(rng.standard_normal(shape))
     if dtype in (_D.COMPLEX64, _D.COMPLEX128):
         return (drawn + 1j * rng.standard_normal(shape)).astype(dtype.numpy())
     return np.asarray(drawn, np.float32 if dtype != _D.DOUBLE else np.float64).astype(dtype.numpy())

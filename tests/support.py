@@ -18,8 +18,8 @@ from pfvm.compiler.options import Options, parse
 from pfvm.errors import MissingExtraError, NoDeviceError
 from pfvm.runtime.compare import Tolerance, difference
 from pfvm.runtime.device import load_executable
+from pfvm.runtime.noise import noise_note
 from pfvm.runtime.ort import evaluate
-from pfvm.tools.noise import noise_note
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 

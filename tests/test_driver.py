@@ -81,6 +81,21 @@ def test_verify_passes_a_right_model_and_names_the_pass_that_breaks_one(monkeypa
         pfvm.optimize(model(TEXT), verify=True)
 
 
+def test_verify_reaches_the_bounds_of_what_saturates(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pfvm.passes import eliminate_identity
+
+    def half_a_bound(node: ir.Node, rw: object) -> bool:
+        rw.replace(node, rw.op("Relu", node.inputs[0], at=node).outputs[0])  # type: ignore[attr-defined]
+        return True
+
+    monkeypatch.setitem(eliminate_identity.RULES, "Clip", [half_a_bound])
+    clipped = model(
+        "agraph (float[3] x) => (float[3] y) <float a = {0}, float b = {6}> { c = Clip(x, a, b) y = Neg(c) }"
+    )
+    with pytest.raises(MismatchError, match="eliminate-identity"):
+        pfvm.optimize(clipped, verify=True, opt_level=0, passes=["eliminate-identity"])
+
+
 def test_external_data_in_and_out(tmp_path: pathlib.Path) -> None:
     proto = model("agraph (float[2,64] x) => (float[2,64] y) { y = MatMul(x, w) }")
     proto.graph.initializer.append(numpy_helper.from_array(np.eye(64, dtype=np.float32), "w"))

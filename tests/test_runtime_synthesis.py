@@ -144,6 +144,12 @@ def test_zero_fill_stays_in_the_range() -> None:
     assert not feeds["b"]
 
 
+def test_large_fill_is_beyond_what_saturates_on_both_sides() -> None:
+    drawn = synthesize(model("g (float[50] x, bool b) => (float[50] y) { y = Neg (x) }"), fill="large")["x"]
+    assert drawn.dtype == np.float32 and drawn.min() < -8 and drawn.max() > 8
+    assert (np.abs(drawn) >= 8).all() and (np.abs(drawn) <= 16).all()
+
+
 def test_strings_sequences_and_unsupported() -> None:
     feeds = synthesize(model("g (string[3] s, seq(float[2]) q) => (string[3] y) { y = Identity (s) }"))
     assert feeds["s"].dtype == object

@@ -101,7 +101,7 @@ def test_wrong_on_one_input_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.fault.case == "all-zero inputs"
     assert not any(np.any(value) for value in reproducer.feeds.values())
     nothing, _, judge = bisection.run(model(text), {}, seed=5)
-    assert nothing is not None and len(judge.cases) == 4
+    assert nothing is not None and len(judge.cases) == 5
 
 
 def test_a_pass_that_is_not_made_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 from pfvm.errors import PfvmError
-from pfvm.runtime.compare import Tolerance, difference, scaled_error
+
+from .compare import Tolerance, difference, scaled_error
 
 CHANGE = 1e-6  # of each number; of 1 in an input that is all zeros
 _FACTOR = 10

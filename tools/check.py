@@ -16,7 +16,6 @@ from pfvm.runtime.compare import Difference, Tolerance, difference
 from pfvm.runtime.device import load_executable, parse_device
 from pfvm.runtime.executable import Executable, specs_of
 from pfvm.runtime.noise import noise_note
-from pfvm.runtime.noise import noise_note
 from pfvm.runtime.oracle import Oracle
 from pfvm.runtime.synthesis import Fill, parse_shapes, workable
 

@@ -58,8 +58,8 @@ _NAMES: dict[Fill, str] = {"zero": "all-zero inputs", "large": "large inputs"}
 class Judge:
     """Knows the original's answers: ONNX Runtime without optimizations, else onnx.reference, as `pfvm check`.
 
-    feeds: use these inputs; else three random draws, all zeros and large numbers are made up. Outputs that differ between two runs of
-    the original are random and not compared. Raises InputError where the original runs on nothing.
+    feeds: use these inputs; else three random draws, all zeros and large numbers are made up. Outputs that differ
+    between two runs of the original are random and not compared. Raises InputError where the original runs on nothing.
     """
 
     def __init__(

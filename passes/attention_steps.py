@@ -29,13 +29,16 @@ class Steps:
     last: ir.Node
 
 
-def attention_steps(softmax: ir.Node, rw: Rewriter) -> Steps | None:
-    """The steps around a Softmax of four dims in float; None where there are others."""
+def attention_steps(softmax: ir.Node, rw: Rewriter, rule: str) -> Steps | None:
+    """The steps around a Softmax of four dims in float; None where there are others, `rule` rejected with why."""
     view, scores = rw.view(softmax), softmax.inputs[0]
     if scores is None or scores.dtype != ir.DataType.FLOAT or scores.shape is None or view.opset < 13:
         return None
     last = only_reader(softmax.outputs[0])
-    if len(scores.shape) != 4 or view.attr("axis") not in (-1, 3) or last is None or last.op_type != "MatMul":
+    if len(scores.shape) != 4 or view.attr("axis") not in (-1, 3):
+        return None
+    if last is None or last.op_type != "MatMul":
+        rw.reject(rule, "the probabilities are not read by one product alone")
         return None
     values = last.inputs[1]
     if last.inputs[0] is not softmax.outputs[0] or values is None or not rw.is_standard(last):
@@ -51,6 +54,7 @@ def attention_steps(softmax: ir.Node, rw: Rewriter) -> Steps | None:
     if query is None or keys is None or not all(_rank(v) == 4 for v in (query, keys, values)):
         return None
     if not read_only_by([*inside, last]):
+        rw.reject(rule, "a step is needed elsewhere")
         return None
     own: list[ir.Node] = []
     by_query, query = _scaled(query, rw, own)

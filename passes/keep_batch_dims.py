@@ -34,7 +34,7 @@ class KeepBatchDims:
 def joined_for_product(node: ir.Node, rw: Rewriter) -> bool:
     """Reshape(MatMul(Reshape(a), Reshape(b))) → MatMul(a, b)."""
     product = rw.producer(node.inputs[0], "MatMul")
-    if product is None or only_reader(product.outputs[0]) is not node:
+    if product is None:
         return False
     joined = [rw.producer(value, "Reshape") for value in product.inputs]
     sources = [each.inputs[0] for each in joined if each is not None]
@@ -46,10 +46,12 @@ def joined_for_product(node: ir.Node, rw: Rewriter) -> bool:
     assert a is not None and b is not None and left is not None and right is not None
     if out is None or inner is None or min(len(a), len(b), len(left), len(right), len(out)) < 3:
         return False
+    if only_reader(product.outputs[0]) is not node:
+        return rw.reject("joined_for_product", "the product is needed elsewhere")
     if not (same_dims(a[:-2], b[:-2]) and same_dims(a[:-2], out[:-2]) and same_dims(left[:-2], right[:-2])):
-        return False
+        return rw.reject("joined_for_product", "the batch dims are not proved to be the same")
     if not (same_dims(a[-2:], left[-2:]) and same_dims(b[-2:], right[-2:]) and same_dims(out[-2:], inner[-2:])):
-        return False
+        return rw.reject("joined_for_product", "the dims of the matrices are not proved to stay")
     rw.replace(node, rw.op("MatMul", *sources, at=node).outputs[0])
     return True
 

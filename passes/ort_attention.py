@@ -39,7 +39,7 @@ class OrtAttention:
 @rule("Softmax")
 def attention(node: ir.Node, rw: Rewriter) -> bool:
     """The steps around a Softmax → Attention or MultiHeadAttention."""
-    steps = attention_steps(node, rw)
+    steps = attention_steps(node, rw, "attention")
     if steps is None:
         return False
     standard = (rw.opset(node) or 0) >= 23

@@ -58,8 +58,8 @@ def sum_before_norm(node: ir.Node, rw: Rewriter) -> bool:
     add = rw.producer(node.inputs[0], "Add")
     if add is None or add.outputs[0].dtype != ir.DataType.FLOAT or (rw.opset(add) or 0) < 8:
         return False
-    if only_reader(add.outputs[0]) is not node:  # ONNX Runtime does not join those
-        return False
+    if only_reader(add.outputs[0]) is not node:
+        return rw.reject("sum_before_norm", "the sum is needed elsewhere: ONNX Runtime does not join those")
     rw.replace(add, rw.op("Sum", *add.inputs, at=add).outputs[0])
     return True
 

@@ -69,12 +69,14 @@ def select_before(node: ir.Node, rw: Rewriter) -> bool:
     """select(f(x)) → f(select(x))."""
     data = node.inputs[0]
     step = data.producer() if data is not None else None
-    if data is None or step is None or data.dtype not in _FLOATS or only_reader(data) is not node:
+    if data is None or step is None or data.dtype not in _FLOATS:
         return False
     selection = _selection(node, rw)
     axes = _operand_axes(step, selection.axis, rw) if selection is not None else None
     if selection is None or axes is None:
         return False
+    if only_reader(data) is not node:
+        return rw.reject("select_before", "what is selected from is needed elsewhere")
     if not _reaches_product(node, step, selection.axis, rw):
         return rw.reject("select_before", "no product of matrices would become smaller")
     operands = [

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import pfvm
 import pytest
+from pass_settings import settings
 from pfvm.errors import InputError, InvalidModelError, OptionError
 from pfvm.passes import forward, rule
 from pfvm.passes.provenance import FROM, RULE
@@ -135,3 +136,15 @@ def test_errors() -> None:
     broken.graph.outputs[0] = ir.Value(name="nowhere")
     with pytest.raises(InvalidModelError):
         pfvm.run_passes(broken, "fuse-conv")
+
+
+@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"eliminate-dead-code"}))
+def test_a_match_that_fails_gives_its_reason(name: str) -> None:
+    """The matched values also outputs, read twice, or captured: where a pass then finds less, it says why."""
+    proto = source_of(name)
+    found = sum(pfvm.run_passes(ir.from_proto(proto), name)[0].matches.values())
+    for setting, variant in settings(proto):
+        records = pfvm.run_passes(ir.from_proto(variant), name)
+        if setting.startswith("in a ") or sum(records[0].matches.values()) >= found:
+            continue  # in a function, constants are parameters: another pattern
+        assert any(record.rejected for record in records), f"{setting}: no reason"

@@ -13,6 +13,8 @@ from cli_support import Pfvm, one_line
 from pfvm.errors import MismatchError, OptionError, RuleError
 from pfvm.passes import constant, forward, rule
 from pfvm.passes.rewriter import Rewriter
+from pfvm.tools.view.folder import open_folder
+from pfvm.tools.view.pass_diff import pass_diffs
 from support import assert_same_numbers, model, ops
 
 SQUARE = '''
@@ -103,6 +105,23 @@ def test_functions_may_be_given_in_python_and_files_together(rules: pathlib.Path
     assert ops(pfvm.optimize(model(text), rules=power_of_one, opt_level=0)) == ["Pow"]
     with pytest.raises(OptionError, match="functions marked with @rule"):
         pfvm.optimize(model(text), rules=[ops])
+
+
+def test_for_a_pytorch_function(rules: pathlib.Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    def cube_and_square(x: torch.Tensor) -> dict:
+        return {"y": x**2, "z": x**3}
+
+    compiled = pfvm.compile(cube_and_square, torch.ones(3), options={"rules": rules})
+    assert [node.op_type for node in compiled.model.graph] == ["Mul", "Pow"]
+    assert compiled(torch.full((3,), 3.0))["y"].tolist() == [9.0] * 3
+
+
+def test_the_viewer_says_why_it_cannot_show_what_they_did(rules: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    pfvm.optimize(model(POWERS), rules=rules, artifacts=tmp_path / "out")
+    shown = pass_diffs(open_folder(tmp_path / "out"))
+    assert shown["diffs"] == {} and "rules of one's own (my_rules.py) took part" in shown["note"]
 
 
 def test_operators_of_other_domains_and_rules_inside_bodies_and_functions(tmp_path: pathlib.Path) -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any
 
 from pfvm.errors import PfvmError
+from pfvm.passes.pipeline import REGISTRY
 
 from .folder import Folder
 from .outline import has_external_data
@@ -35,6 +36,9 @@ def _diffs(folder: Folder) -> dict[str, Any]:
         return _none(f"{'passes.json' if recorded is None else 'model.onnx'} is not in this directory")
     if has_external_data(content):
         return _none("weights of model.onnx are in another file")
+    unknown = dict.fromkeys(run["name"] for run in recorded["passes"] if run["name"] not in REGISTRY)
+    if unknown:
+        return _none(f"rules of one's own ({', '.join(unknown)}) took part, and are not in this directory")
     diffs, runs = _replay(content, recorded["passes"])
     for run in recorded["passes"]:
         if runs.get(_key(run["round"], run["name"])) != (run["matches"], run["nodes_before"], run["nodes_after"]):

@@ -146,6 +146,15 @@ def test_json(pfvm: Pfvm, files: tuple[pathlib.Path, pathlib.Path]) -> None:
     assert made["from"] == ["mm", "add"]
 
 
+def test_a_function_that_nobody_calls_any_more(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]> agraph (float[3] x) => (float[3] y)
+        { a = my.F(x) y = Neg(x) }
+        <domain: "my", opset_import: ["" : 17]> F (a) => (c) { [inner] b = Sin(a) c = Neg(b) }"""
+    onnx.save(model(text), tmp_path / "m.onnx")
+    shown = pfvm("explain", tmp_path / "m.onnx", "inner").out
+    assert "in the end: gone, with the function or body that it was in" in shown
+
+
 def test_nodes_of_one_name_are_all_explained(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:
     proto = model("agraph (float[3] x) => (float[3] y) { a = Exp(x) b = Identity(a) c = Neg(b) y = Identity(c) }")
     for node in proto.graph.node:

@@ -127,7 +127,7 @@ def _explained(node: ir.Node, follower: Follower) -> dict[str, Any]:
 
     from .following import signature
 
-    left = [each for each in _nodes(follower.model) if each in follower.nodes] if follower.steps else [node]
+    left = [each for each in _nodes(follower.model) if each in follower.nodes] if follower.nodes else [node]
     return {
         "node": describe_node(node),
         "signature": signature(node),
@@ -166,8 +166,12 @@ def _lines(explained: dict[str, Any]) -> Iterator[str]:
         yield f"  made by {explained['rule']}{of}"
     for step in explained["steps"]:
         yield f"  round {step['round']}: {step['rule']}: {step['what']}"
-    ends = explained["end"] if explained["steps"] else ["as it was"]
-    for end in ends or ["no node of its own"]:
+    ends = explained["end"]
+    if not ends:
+        ends = ["no node of its own" if explained["steps"] else "gone, with the function or body that it was in"]
+    elif not explained["steps"]:
+        ends = ["as it was"]
+    for end in ends:
         yield f"  in the end: {end}"
     if not (explained["refused"] or explained["unmatched"] or explained["steps"]):
         yield "  no pass has a rule for this operator"

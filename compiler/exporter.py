@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from pfvm.errors import PfvmError
 from pfvm.passes import tensor_bytes
-from pfvm.passes.effects import roots
+from pfvm.passes.effects import graphs_in, roots
 
 from . import external, weights, wire
 from .importer import DECLARED_SHAPE
@@ -62,7 +62,7 @@ def export_shapes(model: ir.Model, interface: Interface) -> None:
     """Shapes of intermediate values: as inferred, with the file's own symbols only; else as the file declared."""
     symbols = interface.symbols()
     for root in roots(model):
-        for graph in [root, *root.subgraphs()]:
+        for graph in graphs_in(root):
             for value in graph.inputs if graph is not root else ():
                 value.shape = value.meta.get(DECLARED_SHAPE)
             for node in graph:
@@ -78,7 +78,7 @@ def _exported(value: ir.Value, symbols: frozenset[str]) -> ir.Shape | None:
 
 def weight_bytes(model: ir.Model) -> int:
     """Bytes of all initializers, bodies included."""
-    graphs = [model.graph, *model.graph.subgraphs()]
+    graphs = list(graphs_in(model.graph))
     return sum(v.const_value.nbytes for g in graphs for v in g.initializers.values() if v.const_value is not None)
 
 
@@ -100,7 +100,7 @@ def load_from(model: ir.Model, path: pathlib.Path) -> None:
 
 def _tensors_in(model: ir.Model, path: pathlib.Path) -> Iterator[tuple[ir.Value, ir.ExternalTensor]]:
     where = path.resolve()
-    for graph in [model.graph, *model.graph.subgraphs()]:
+    for graph in graphs_in(model.graph):
         for value in graph.initializers.values():
             tensor = value.const_value
             if isinstance(tensor, ir.ExternalTensor) and pathlib.Path(tensor.path).resolve() == where:

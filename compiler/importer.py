@@ -8,6 +8,7 @@ defined; only inputs have declared shapes (the rest are inferred). Export undoes
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pathlib
 
@@ -17,7 +18,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from pfvm.errors import InvalidModelError, describe_node
 from pfvm.passes import schema
-from pfvm.passes.effects import bodies, roots
+from pfvm.passes.effects import bodies, graphs_in, roots
 from pfvm.passes.view import constant_tensor, renamed
 
 from . import external, validation, wire
@@ -159,7 +160,7 @@ def _deserialize(proto: onnx.ModelProto, folder: pathlib.Path, weights: wire.Wei
             doc_string=tensor.doc_string or None,
             metadata_props={prop.key: prop.value for prop in tensor.metadata_props},
         )
-    for graph in [model.graph, *model.graph.subgraphs()]:
+    for graph in graphs_in(model.graph):
         ir.external_data.set_base_dir(graph, folder.absolute())
     return model
 
@@ -179,7 +180,7 @@ def normalise(model: ir.Model, no_opset: bool = False) -> None:
         value.shape = _clean(value.shape)
     for root in roots(model):
         _sort(root)
-        for each in [root, *root.subgraphs()]:
+        for each in graphs_in(root):
             inner = list(each.inputs) if each is not root else []
             _forget_declared_shapes([*inner, *(out for node in each for out in node.outputs)])
     for root in roots(model):
@@ -197,10 +198,13 @@ def _clean(shape: ir.Shape | None) -> ir.Shape | None:
 def _is_dim(dim: int | ir.SymbolicDim) -> bool:
     if isinstance(dim, int):
         return dim >= 0
-    if is_placeholder(dim.value):
-        return False
+    return not is_placeholder(dim.value) and _is_expression(str(dim.value))
+
+
+@functools.lru_cache(1 << 12)
+def _is_expression(name: str) -> bool:
     try:
-        dim.free_symbols()
+        ir.SymbolicDim(name).free_symbols()
     except ValueError:
         return False
     return True
@@ -297,8 +301,9 @@ def _check_hidden(value: ir.Value, hidden: ir.Value) -> None:
 
 def _lift_constants(model: ir.Model) -> None:
     """Constant nodes become initializers, where the IR version has initializers."""
-    for graph in [model.graph, *(model.graph.subgraphs() if model.ir_version >= 4 else ())]:
-        for node in list(graph):
+    for graph in graphs_in(model.graph) if model.ir_version >= 4 else (model.graph,):
+        lifted: list[ir.Node] = []
+        for node in graph:
             if node.op_type != "Constant" or node.domain != "" or len(node.outputs) != 1:
                 continue
             out = node.outputs[0]
@@ -315,4 +320,5 @@ def _lift_constants(model: ir.Model) -> None:
             )
             graph.initializers.add(value)
             out.replace_all_uses_with(value)
-            graph.remove(node)
+            lifted.append(node)
+        graph.remove(lifted)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 import onnx_shape_inference as osi
 from onnx_shape_inference import _functions  # function calls have no public entry; the version is pinned to 0.4
 from pfvm.passes import schema
-from pfvm.passes.effects import bodies, roots
+from pfvm.passes.effects import bodies, graphs_in, nodes_in, roots
 
 from . import onnx_shapes
 from .shape_mending import Dim, mend
@@ -52,7 +52,7 @@ class ShapeInference:
         passes know is then the same when their output is compiled again.
         """
         for root in roots(self._model):
-            for node in root.all_nodes():
+            for node in nodes_in(root):
                 for out in node.outputs:
                     out.shape = None
         self._start()
@@ -157,7 +157,7 @@ class ShapeInference:
 def _symbols(model: ir.Model) -> set[str]:
     """Every symbol that the file declares, so that new ones differ."""
     names: set[str] = set()
-    for graph in [model.graph, *model.graph.subgraphs()]:
+    for graph in graphs_in(model.graph):
         for value in [*graph.inputs, *graph.outputs, *(out for node in graph for out in node.outputs)]:
             if value.shape is not None:
                 names.update(str(s) for s in value.shape.free_symbols())

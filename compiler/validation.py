@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 from pfvm.errors import InvalidModelError, UnsupportedOpError, describe_node
 from pfvm.passes import schema
-from pfvm.passes.effects import roots
+from pfvm.passes.effects import nodes_in, roots
 
 
 def check_functions(proto: onnx.ModelProto) -> None:
@@ -33,7 +33,7 @@ def check_model(model: ir.Model) -> None:
     _check_opsets(model)
     _check_recursion(model)
     for root in roots(model):
-        for node in root.all_nodes():
+        for node in nodes_in(root):
             _check_operator(node, root, model)
             _check_operands(node)
         for value in root.outputs:

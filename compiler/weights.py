@@ -13,11 +13,13 @@ import errno
 import json
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import BinaryIO
 
+import numpy as np
 import onnx_ir as ir
 from pfvm.passes import tensor_bytes
+from pfvm.passes.effects import graphs_in
 
 INSIDE = 1024
 """Tensors of at most so many bytes stay in the model's own file."""
@@ -75,8 +77,44 @@ def unload(model: ir.Model, path: pathlib.Path, safetensors: bool = False) -> No
         file.truncate(position)
 
 
+def storable(array: np.ndarray) -> np.ndarray:
+    """An array as safetensors can have it: as it is, or its bytes where that has no such element type."""
+    whole = np.asarray(array, order="C")
+    return whole if ir.DataType.from_numpy(array.dtype) in _SAFETENSORS else whole.view(np.uint8)
+
+
+def write_safetensors(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write storable arrays by name. Raises OSError."""
+    values = [ir.Value(name=name, const_value=ir.Tensor(array, name=name)) for name, array in arrays.items()]
+    values.sort(key=lambda v: -_tensor(v).dtype.itemsize)
+    with open(path, "wb") as file:
+        file.write(_header(values))
+        for value in values:
+            file.write(tensor_bytes.buffer(_tensor(value)))
+
+
+def read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Arrays by name, read from the file when they are used. Raises OSError, and ValueError for another format."""
+    dtypes = {text: kind.numpy() for kind, text in _SAFETENSORS.items()}
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 0 < length <= size - 8:
+            raise ValueError(f"{path} is no safetensors file")
+        header = json.loads(file.read(length))
+    data = np.memmap(path, np.uint8, "r", offset=8 + length) if size > 8 + length else np.zeros(0, np.uint8)
+    arrays = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            start, end = entry["data_offsets"]
+            if not 0 <= start <= end <= data.size:
+                raise ValueError(f"{path} ends before tensor {name!r}")
+            arrays[name] = data[start:end].view(dtypes[entry["dtype"]]).reshape(entry["shape"])
+    return arrays
+
+
 def _large(model: ir.Model) -> list[ir.Value]:
-    graphs = [model.graph, *model.graph.subgraphs()]
+    graphs = graphs_in(model.graph)
     values = [value for graph in graphs for value in graph.initializers.values()]
     return [
         v

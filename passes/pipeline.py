@@ -232,9 +232,11 @@ def _run_one(
 
 def measure(model: ir.Model) -> tuple[int, int]:
     """Number of nodes, and bytes of constants, over the main graph, its bodies and the functions."""
+    from .effects import graphs_in
+
     nodes = size = 0
     for root in [model.graph, *(f.graph for f in model.functions.values())]:
-        graphs = [root, *root.subgraphs()]
+        graphs = list(graphs_in(root))
         nodes += sum(len(graph) for graph in graphs)
         size += sum(
             v.const_value.nbytes for graph in graphs for v in graph.initializers.values() if v.const_value is not None

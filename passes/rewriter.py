@@ -16,7 +16,7 @@ import onnx_ir as ir
 from pfvm.errors import UnsupportedOpError
 
 from . import schema
-from .effects import Effect, bodies, roots
+from .effects import Effect, bodies, nodes_in, roots
 from .journal import Journal
 from .provenance import FROM, RULE
 from .scopes import SEALED_DOMAIN as SEALED_DOMAIN
@@ -290,14 +290,14 @@ class Rewriter(Scopes, Journal):
         """What the node reads, captures of its bodies included."""
         found = [value for value in node.inputs if value is not None]
         for body in bodies(node):
-            for inner in body.all_nodes():
+            for inner in nodes_in(body):
                 found.extend(value for value in inner.inputs if value is not None)
         return found
 
     def _detach(self, node: ir.Node) -> None:
         self.provenance.erased(node)
         for body in bodies(node):
-            for inner in list(body.all_nodes()):
+            for inner in list(nodes_in(body)):
                 for i in range(len(inner.inputs)):
                     inner.replace_input_with(i, None)
         for i in range(len(node.inputs)):

@@ -55,7 +55,7 @@ Shard = Annotated[
 CustomOps = Annotated[Path | None, typer.Option("--custom-ops-lib", help="Custom operators for ONNX Runtime.")]
 
 
-_COLLECT_EVERY = 100_000
+_COLLECT_EVERY = 1_000_000
 """Allocations between two collections; Python's own is 700, which costs a tenth of the start."""
 
 

@@ -15,13 +15,10 @@ from pfvm.compiler.importer import read_model
 from pfvm.compiler.options import Options, parse
 from pfvm.errors import InputError, OptionError, short
 
-from .device import Device, device_files, load_executable, parse_device, parse_devices
-from .ort import evaluate
-from .synthesis import parse_shapes, workable
-from .topologies import compile_for_each
-from .verify import make_verifier
+from .on_demand import evaluate, make_verifier
 
 if TYPE_CHECKING:
+    from .device import Device
     from .executable import Executable
 
 Model = TypeVar("Model", str, os.PathLike, onnx.ModelProto, ir.Model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pathlib
 import re
 
@@ -91,3 +92,9 @@ def test_the_command_prints_it_on_stderr_and_not_with_quiet(
     assert result.out == "" and "3 → 1 nodes" in result.err.splitlines()[0]
     assert re.search(r"eliminate-identity +1 +-1", result.err)
     assert pfvm("--quiet", "compile", model, "-o", tmp_path / "a.onnx") == (0, "", "")
+
+
+def test_json_has_it_too(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:
+    onnx.save(model(PRODUCT), tmp_path / "m.onnx")
+    told = json.loads(pfvm("compile", tmp_path / "m.onnx", "-o", tmp_path / "a.onnx", "--json").out)
+    assert (told["nodes"], told["flops"], told["flops_at"]) == ([6, 2], [80, 72], {"N": 1})

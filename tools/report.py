@@ -20,12 +20,16 @@ def print_compiled(
     as_json: bool = False,
     reports: Mapping[str, Any] | None = None,
 ) -> None:
-    """On stderr: one line with what was written, nodes and bytes, then a table. Or passes.json with "written", and
-    "devices": the `reports` of xla:tpu@TOPOLOGY by device."""
+    """On stderr: one line with what was written, nodes and bytes, then a table.
+
+    Or JSON: passes.json with "flops", "written", and "devices": the `reports` of xla:tpu@TOPOLOGY by device.
+    """
+    from .summary import CompiledTable, flops_json
+
     summary = result.summary()
     if as_json:
         devices = {"devices": dict(reports)} if reports else {}
-        print_json({**summary, "seconds": seconds, "written": list(written), **devices})
+        print_json({**summary, **flops_json(result), "seconds": seconds, "written": list(written), **devices})
         return
     nodes, size = summary["nodes"], summary["bytes"]
     parts = []
@@ -34,8 +38,6 @@ def print_compiled(
     parts += [f"{seconds:.2f} s", ", ".join(written) or "not written"]
     err().print(", ".join(parts), soft_wrap=True)
     if not is_quiet():
-        from .summary import CompiledTable
-
         err().print(CompiledTable(result))
 
 

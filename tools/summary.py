@@ -55,6 +55,14 @@ def flops_of(model: ir.Model | None) -> Flops | None:
     return None if flops.note else flops
 
 
+def flops_json(result: CompileResult) -> dict[str, Any]:
+    """ "flops": [before, after] for the sizes in "flops_at"; null where they are not counted."""
+    before, after = flops_of(result.original), flops_of(result.model)
+    if before is None or after is None:
+        return {"flops": None, "flops_at": {}}
+    return {"flops": [before.value(), after.value()], "flops_at": _sizes_in(before)}
+
+
 class CompiledTable:
     """What `pfvm compile` prints, for a console of any width; rich leaves colours away where there is no terminal."""
 
@@ -117,11 +125,13 @@ def _change(before: int, after: int) -> str:
 
 
 def _flops_title(flops: Flops) -> str:
-    sizes = ", ".join(f"{name}={size}" for name, size in flops.sizes.items() if name in _symbols(flops))
+    sizes = ", ".join(f"{name}={size}" for name, size in _sizes_in(flops).items())
     return f"flops ({sizes})" if sizes else "flops"
 
 
-def _symbols(flops: Flops) -> set[str]:
+def _sizes_in(flops: Flops) -> dict[str, int]:
+    """The sizes that the number of operations depends on."""
     from pfvm.compiler.amounts import symbols
 
-    return {name for atom in flops.total.atoms for name in symbols(atom)}
+    used = {name for atom in flops.total.atoms for name in symbols(atom)}
+    return {name: size for name, size in flops.sizes.items() if name in used}

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from pfvm.errors import InputError, OptionError, short
 from pfvm.runtime.compiled import compile as compile_function
+from pfvm.runtime.compiled import spread
+from pfvm.runtime.launch import COORDINATOR
 from pfvm.runtime.torch_deferred import on_device, settle
 
 from . import stored
@@ -41,8 +43,39 @@ class Context:
 
     current: Context | None = None
 
-    def __init__(self, device: MNDevice | str) -> None:
+    def __init__(
+        self,
+        device: MNDevice | str | None = None,
+        *,
+        coordinator: str | None = None,
+        num_processes: int | None = None,
+        process_id: int | None = None,
+        mesh: str | None = None,
+        shard: str | Sequence[str] | None = None,
+    ) -> None:
+        """Join other processes where told to, and name the device of what is compiled here.
+
+        device: by default xla:cpu where there are several processes; else it must be given.
+        coordinator, num_processes, process_id: host:port of process 0, how many processes run this program, and which
+            one this is, from 0; also from the environment of `python -m pfvm.runtime.launch`. From then on a mesh is of
+            the devices of all of them. Every process makes the same calls with the same inputs.
+        mesh, shard: as for `pfvm.compile`, for all that this context compiles.
+
+        Raises OptionError, PfvmError where the other processes do not come within 60 s, MissingExtraError.
+        """
+        told = (coordinator, num_processes, process_id) != (None, None, None)
+        several = told or COORDINATOR in os.environ
+        if device is None and not several:
+            raise OptionError("Context needs a device, such as 'xla:cpu'")
+        device = "xla:cpu" if device is None else device
         self.device = device if isinstance(device, MNDevice) else MNDevice(device)
+        if several:
+            if self.device.device.backend != "xla":
+                raise OptionError(f"several processes work together on xla devices, not on {self.device.device.name}")
+            from pfvm.runtime.xla.processes import connect
+
+            connect(coordinator, num_processes, process_id)
+        self._mesh, self._shard = mesh, shard
         self.registry = Registry()
         self._functions: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 
@@ -151,7 +184,14 @@ class Context:
     ) -> CompiledFunction:
         with trace_event(f"compile {name}"):
             compiled = compile_function(
-                target, sample, self.device.device, codegen_dir=codegen_dir, options=options, freeze=False
+                target,
+                sample,
+                self.device.device,
+                codegen_dir=codegen_dir,
+                options=options,
+                freeze=False,
+                mesh=self._mesh,
+                shard=self._shard,
             )
         made = CompiledFunction(compiled, name, automap, optimizers)
         stored.write_signature(pathlib.Path(codegen_dir), made, target, self.registry)
@@ -165,7 +205,8 @@ class Context:
         from the file's values and is kept by the function. Raises InvalidModelError.
         """
         with trace_event(f"load {codegen_dir}"):
-            made = stored.load(pathlib.Path(codegen_dir), self.device.device, self.registry)
+            own = spread(self._mesh, self._shard)
+            made = stored.load(pathlib.Path(codegen_dir), self.device.device, self.registry, own)
         self._functions.add(made)
         return made
 

@@ -53,7 +53,8 @@ _VARIABLES = (
 
 TABLE: tuple[Name, ...] = (
     Name("MNDevice", "call", "differs", "takes pfvm's device strings; mncore2:* and emu2 are emulated"),
-    Name("Context", "call", "same", "contexts on one device share the state there"),
+    Name("Context", "call", "same",
+         "contexts on one device share the state there; mesh=, shard=, coordinator=, … are of pfvm alone"),
     Name("Context.switch_context", "call", "same", "notes the current context; nothing depends on it"),
     *_rows("call", "same", "possible, not needed: the trace finds state; two tensors of one name are an error",
            "Context.register_param", "Context.register_buffer", "Context.register_optimizer_buffers",

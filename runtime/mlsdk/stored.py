@@ -81,7 +81,9 @@ def _known_names(original: Callable[..., Any], exported: Exported, registry: Reg
     return known
 
 
-def load(folder: pathlib.Path, device: Device, registry: Registry) -> CompiledFunction:
+def load(
+    folder: pathlib.Path, device: Device, registry: Registry, options: Mapping[str, Any] | None = None
+) -> CompiledFunction:
     """The function of a codegen_dir. Raises InvalidModelError for a folder without a readable signature.json."""
     path = folder / FILE
     try:
@@ -102,7 +104,7 @@ def load(folder: pathlib.Path, device: Device, registry: Registry) -> CompiledFu
         cleared=(), guards=(), constants=(), modules=(), module_names={},
         optimizers=tuple(registry.optimizers.values()),
     )  # fmt: skip
-    executable = load_executable(model, device)
+    executable = load_executable(model, device, **(options or {}))
     run, _ = runner(exported, executable, None)
     compiled = Compiled(exported, CompileResult(model, []), executable, run, device, folder)
     return CompiledFunction(compiled, data["name"], data["automap"])

@@ -99,11 +99,11 @@ def _apply(
 ) -> None:
     matched = [value for value, known in names.items() if rule.matches(known)]
     if not matched:
-        known = [v.name or "" for v in names if (v.shape is None or len(v.shape)) and "." in (v.name or "")]
-        known = known or [v.name or "" for v in names]
+        known = [v.name or "" for v in names if _shape(v)]
         near = did_you_mean(rule.pattern, known)
         raise OptionError(
-            f"shard {rule.text!r} matches no input, state or weight of the model{near}; it has: {_listed(known)}"
+            f"shard {rule.text!r} matches no input, state or weight of the model{near}; it has: {_listed(known)} (passes "
+            "rename weights that are constants where they compute with them; freeze=False keeps their names)"
         )
     for value in matched:
         found[value] = checked_spec(rule.spec, _shape(value), axes, repr(value.name), f"shard {rule.text!r}")

@@ -13,7 +13,7 @@ from .rewriter import SEALED_DOMAIN, Rewriter
 
 @dataclasses.dataclass(frozen=True)
 class EliminateDeadCode:
-    """Drop nodes that nobody reads (nodes of undescribed domains stay), then initializers and functions.
+    """Drop nodes that nobody reads (nodes of undescribed domains stay), then initializers, functions and imports.
 
     before:  x ─ Relu ─ y (output)      after:  x ─ Relu ─ y (output)
              └── Exp ── unread
@@ -50,6 +50,19 @@ def _drop_functions(rw: Rewriter) -> None:
     for identifier in [key for key in functions if key not in reachable]:
         del functions[identifier]
         rw.matched("dead function")
-    domains = {identifier[0] for identifier in functions}
-    if SEALED_DOMAIN not in domains:
-        rw.model.graph.opset_imports.pop(SEALED_DOMAIN, None)
+    _drop_imports(rw)
+
+
+def _drop_imports(rw: Rewriter) -> None:
+    """Forget domains of which there is no operator and no function; ai.onnx stays."""
+    imported = [domain for domain in rw.model.graph.opset_imports if domain]
+    if not imported:
+        return
+    graphs = [rw.model.graph, *(function.graph for function in rw.model.functions.values())]
+    used = {node.domain for graph in graphs for node in graph.all_nodes()} | {key[0] for key in rw.model.functions}
+    for domain in imported:
+        if domain in used:
+            continue
+        del rw.model.graph.opset_imports[domain]
+        if domain != SEALED_DOMAIN:  # ours, which a pass has just made needless
+            rw.matched("dead opset import")

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from .effects import Effect
@@ -43,6 +44,7 @@ class Turn:
     params: Callable[[Perm], dict[str, Any]]
     turns_output: bool = True
     kept: tuple[int, ...] | None = None
+    fits: Callable[[Perm], bool] = lambda perm: True
 
     def operands(self, node: ir.Node) -> list[ir.Value]:
         """The operands that change layout with the node, constants included."""
@@ -50,7 +52,7 @@ class Turn:
 
     def allows(self, node: ir.Node, perm: Perm, rw: Rewriter) -> bool:
         """Whether the node can be turned by `perm`: what a reduction leaves must stay in its order."""
-        if len(perm) != self.rank:
+        if len(perm) != self.rank or not self.fits(perm):
             return False
         if self.kept is None:
             return True
@@ -151,6 +153,44 @@ def _reduction(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
     return Turn(rank, (0,), params, turns_output=False, kept=kept)
 
 
+def _squeeze(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
+    """What is left must stay in its order, as in a reduction."""
+    rank, axes = _rank(node.inputs[0]), rw.view(node).ints("axes")
+    if rank is None or rank < 2 or not isinstance(axes, tuple) or not axes:
+        return None
+    numbers = tuple(axis % rank for axis in axes)
+    kept = tuple(i for i in range(rank) if i not in numbers)
+    return Turn(
+        rank, (0,), lambda perm: {"axes": sorted(perm[axis] for axis in numbers)}, turns_output=False, kept=kept
+    )
+
+
+def _resize(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
+    """By constant scales or sizes of all dims. Other modes than the nearest number know batch and channels in front."""
+    view, rank = rw.view(node), _rank(node.inputs[0])
+    if rank is None or rank < 2 or opset < 11 or (opset >= 18 and view.attr("axes") is not None):
+        return None
+    if view.attr("coordinate_transformation_mode") == "tf_crop_and_resize":
+        return None
+    name = "sizes" if view.at(3) is not None else "scales"
+    given = view.param(name)
+    if not isinstance(given, np.ndarray) or given.size != rank:
+        return None
+    if opset >= 18 and view.attr("keep_aspect_ratio_policy") != "stretch":
+        return None
+    numbers, shape = given.reshape(-1), node.inputs[0].shape if node.inputs[0] is not None else None
+    resized = [shape is None or shape[i] != numbers[i] if name == "sizes" else numbers[i] != 1 for i in range(rank)]
+
+    def turned(perm: Perm) -> dict[str, Any]:
+        back = [perm.index(i) for i in range(rank)]
+        return {name: numbers[back]}
+
+    def fits(perm: Perm) -> bool:
+        return view.attr("mode") == "nearest" or not any(resized[perm.index(i)] for i in (0, 1))
+
+    return Turn(rank, (0,), turned, fits=fits)
+
+
 def _pad(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
     view, rank = rw.view(node), _rank(node.inputs[0])
     pads = view.ints("pads")
@@ -188,6 +228,8 @@ _MAKERS: dict[str, Callable[[ir.Node, Rewriter, int], Turn | None]] = {
     **dict.fromkeys(("Concat", "Split", "Softmax", "LogSoftmax", "Hardmax", "ArgMax", "ArgMin"), _axis),
     **dict.fromkeys(_REDUCTIONS.split(), _reduction),
     "Pad": _pad,
+    "Resize": _resize,
+    "Squeeze": _squeeze,
     "QuantizeLinear": _scaled,
     "DequantizeLinear": _scaled,
     "Slice": _slice,

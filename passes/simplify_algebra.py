@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .dims import same_dims
+from .matching import only_reader
 from .rewriter import Rewriter
 from .rules import apply_rules, forward, rule, rules_in
 from .view import RUNTIME, constant
@@ -112,6 +113,23 @@ def plus_negative(node: ir.Node, rw: Rewriter) -> bool:
         rw.replace(node, rw.op(op_type, node.inputs[kept], inner.inputs[0], at=node).outputs[0])
         return True
     return False
+
+
+_OPPOSITE = {"Less": "GreaterOrEqual", "Greater": "LessOrEqual", "GreaterOrEqual": "Less", "LessOrEqual": "Greater"}
+
+
+@rule("Not")
+def not_of_comparison(node: ir.Node, rw: Rewriter) -> bool:
+    """Not(a < b) → a ≥ b for integers of 32 and 64 bits; of floats, one that is no number is neither."""
+    inner = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if inner is None or not rw.is_standard(inner) or inner.op_type not in _OPPOSITE or (rw.opset(node) or 0) < 12:
+        return False
+    if only_reader(inner.outputs[0]) is not node:
+        return rw.reject("not_of_comparison", "the comparison is needed elsewhere")
+    if inner.inputs[0] is None or inner.inputs[0].dtype not in (ir.DataType.INT32, ir.DataType.INT64):
+        return rw.reject("not_of_comparison", "the operands may be no numbers")
+    rw.replace(node, rw.op(_OPPOSITE[inner.op_type], *inner.inputs, at=node).outputs[0])
+    return True
 
 
 @rule("Add", "Mul")

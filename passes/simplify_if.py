@@ -16,10 +16,11 @@ from .view import constant
 
 @dataclasses.dataclass(frozen=True)
 class SimplifyIf:
-    """Inline the branch of an If with a constant condition, or with two equal branches.
+    """Inline the branch of an If with a constant condition, or with two equal branches; drop what nobody reads.
 
     before:  y = If(true) { then: p = Exp(x)   else: q = Neg(x) }      after:  y = Exp(x)
     before:  y = If(c)    { then: p = Exp(x)   else: q = Exp(x) }      after:  y = Exp(x)
+    before:  y, unread = If(c) { then: p, r    else: q, s }            after:  y = If(c) { then: p   else: q }
 
     Two branches are equal only when they are pure: of two that draw numbers only one would draw, but it is another
     node with another seed.
@@ -66,6 +67,23 @@ def equal_branches(node: ir.Node, rw: Rewriter) -> bool:
     if keys[0] != keys[1]:
         return False
     return _inline(node, branches[0], rw, "equal_branches")
+
+
+@rule("If")
+def unread_outputs(node: ir.Node, rw: Rewriter) -> bool:
+    """If with outputs that nobody reads → If without them."""
+    branches, kept = _branches(node), rw.view(node).used_outputs()
+    if branches is None or not kept or len(kept) == len(node.outputs):
+        return False
+    for branch in branches:
+        for i in reversed(range(len(node.outputs))):
+            if i not in kept:
+                rw.drop_output(branch, i)
+    graphs = [ir.AttrGraph(name, node.attributes.pop(name).as_graph()) for name in ("then_branch", "else_branch")]
+    made = rw.op("If", *node.inputs, at=node, outputs=len(kept), attributes=graphs)
+    outputs = dict(zip(kept, made.outputs, strict=True))
+    rw.replace(node, *[outputs.get(i) for i in range(len(node.outputs))])
+    return True
 
 
 RULES = rules_in(globals())

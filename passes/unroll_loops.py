@@ -1,4 +1,4 @@
-"""unroll-loops: a short Loop of known length becomes its iterations."""
+"""unroll-loops: a short Loop or Scan of known length becomes its iterations."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from .dims import static_shape
 from .effects import Effect
 from .loops import LoopForm, loop_form, trip_count
 from .rewriter import Rewriter
@@ -18,12 +19,13 @@ _RULE = "unrolled loop"
 
 @dataclasses.dataclass(frozen=True)
 class UnrollLoops:
-    """Unroll a Loop that runs a known number of times, where that makes at most `max_nodes` nodes.
+    """Unroll a Loop or Scan that runs a known number of times, where that makes at most `max_nodes` nodes.
 
     before:  y = Loop(2, true, x) { (i, c, a) → c, Exp(a) }       after:  y = Exp(Exp(x))
+    before:  y = Scan(x, z[2]) { (a, b) → Add(a, b) }             after:  y = Add(Add(x, Gather(z, 0)), Gather(z, 1))
 
-    Collected outputs are concatenated. A body that draws numbers or is in training mode is left alone: a seeded
-    operator draws other numbers in every iteration.
+    Collected outputs are concatenated; a Scan must go forward along first axes. A body that draws numbers or is in
+    training mode is left alone: a seeded operator draws other numbers in every iteration.
     """
 
     name: ClassVar[str] = "unroll-loops"
@@ -32,7 +34,7 @@ class UnrollLoops:
     def run(self, rw: Rewriter) -> None:
         for graph in list(rw.scopes()):
             for node in list(graph):
-                form = loop_form(node, rw) if node.graph is not None and node.op_type == "Loop" else None
+                form = loop_form(node, rw) if node.graph is not None else None
                 trips = None if form is None else trip_count(form, rw)
                 if form is not None and self._may_unroll(form, trips, rw):
                     _unroll(form, trips or 0, rw)
@@ -52,9 +54,25 @@ class UnrollLoops:
             return rw.reject(_RULE, f"it would make more nodes than max_nodes={self.max_nodes}", node)
         if any(value is None for value in form.initial):
             return rw.reject(_RULE, "a carried value is absent at first", node)
-        if trips == 0 and form.collected:
-            return rw.reject(_RULE, "it collects nothing, of a shape that only the body tells", node)
+        if node.op_type == "Scan" and not _forward(form, trips):
+            return rw.reject(_RULE, "the Scan goes backward or along other axes", node)
+        if trips == 0 and not all(_empty(piece) is not None for piece in form.pieces):
+            return rw.reject(_RULE, "it collects nothing, of a shape that only running the body tells", node)
         return True
+
+
+def _forward(form: LoopForm, trips: int) -> bool:
+    lists = ("scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")
+    attributes = [attr for name in lists if (attr := form.node.attributes.get(name)) is not None]
+    return trips > 0 and all(not attr.is_ref() and not any(attr.as_ints()) for attr in attributes)
+
+
+def _empty(piece: ir.Value) -> np.ndarray | None:
+    """What is collected in no iteration at all, where the dims of a piece are known."""
+    shape = static_shape(piece)
+    if shape is None or piece.dtype is None or piece.dtype == ir.DataType.STRING:
+        return None
+    return np.zeros((0, *shape), piece.dtype.numpy())
 
 
 def _unroll(form: LoopForm, trips: int, rw: Rewriter) -> None:
@@ -62,14 +80,25 @@ def _unroll(form: LoopForm, trips: int, rw: Rewriter) -> None:
     carried = [value for value in form.initial if value is not None]
     pieces: list[list[ir.Value]] = [[] for _ in form.collected]
     for i in range(trips):
-        number, goes_on = (
-            rw.constant(np.array(content), f"{node.outputs[0].name}_{what}", node)
-            for content, what in ((np.int64(i), "iteration"), (np.bool_(True), "condition"))
-        )
-        formals = dict(zip(form.body.inputs, [number, goes_on, *carried]))
-        outputs = splice(form.body, node, formals, rw)[1:]
+        number = rw.constant(np.array(np.int64(i)), f"{node.outputs[0].name}_iteration", node)
+        if node.op_type == "Loop":
+            goes_on = rw.constant(np.array(np.bool_(True)), f"{node.outputs[0].name}_condition", node)
+            given = [number, goes_on, *carried]
+        else:
+            scanned = [value for value in list(node.inputs)[form.carried :] if value is not None]
+            parts = [rw.op("Gather", value, number, at=node, axis=0).outputs[0] for value in scanned]
+            given = [*carried, *parts]
+        outputs = splice(form.body, node, dict(zip(form.body.inputs, given)), rw)[form.first_output :]
         carried = outputs[: form.carried]
         for of_this, piece in zip(pieces, outputs[form.carried :]):
             of_this.append(rw.op("Unsqueeze", piece, at=node, axes=[0]).outputs[0])
-    joined = [all_[0] if len(all_) == 1 else rw.op("Concat", *all_, at=node, axis=0).outputs[0] for all_ in pieces]
+    joined = [_joined(all_, piece, node, rw) for all_, piece in zip(pieces, form.pieces, strict=True)]
     replace_outputs(node, [*carried, *joined], rw)
+
+
+def _joined(parts: list[ir.Value], piece: ir.Value, node: ir.Node, rw: Rewriter) -> ir.Value:
+    if not parts:
+        nothing = _empty(piece)
+        assert nothing is not None, "checked before"
+        return rw.constant(nothing, f"{node.outputs[0].name}_nothing", node)
+    return parts[0] if len(parts) == 1 else rw.op("Concat", *parts, at=node, axis=0).outputs[0]

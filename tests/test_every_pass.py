@@ -99,6 +99,9 @@ EXAMPLES: dict[str, str | onnx.ModelProto] = {
         k = Transpose<perm=[0,1,3,2]>(l) m = MatMul(q, k) n = Mul(m, s) p = Softmax(n) o = MatMul(p, v) y = Neg(o) }""",
     "ort-pad-products": onnx.helper.make_model(WIDE, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8),
     "fuse-conv": NORMALIZED,
+    "fuse-scale": """agraph (float[2,3] x) => (float[2,2] y)
+        <float[3,2] w = {1, 2, 3, 4, 5, 6}, float[3] k = {1, 2, 3}> {
+        a = Neg(x) s = Mul(a, k) p = MatMul(s, w) y = Exp(p) }""",
     "fuse-matmul-bias": """agraph (float[2,3] x, float[3,4] w, float[4] b) => (float[2,4] y) {
         m = MatMul(x, w) a = Add(m, b) y = Exp(a) }""",
     "fuse-gemm-sum": """agraph (float[2,3] x, float[3,4] w, float[2,5] u, float[5,4] v) => (float[2,4] y) {

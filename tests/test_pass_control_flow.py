@@ -60,6 +60,17 @@ def test_equal_branches_become_one_and_different_or_random_ones_stay() -> None:
     assert ops(run_passes(text, "simplify-if")) == ["If"]
 
 
+def test_what_nobody_reads_of_an_if_is_not_computed() -> None:
+    text = """agraph (bool c, float[3] x) => (float[3] y) {
+        u, y, w = If (c) <then_branch = t () => (float[3] o, float[3] p, float[3] q) {
+                              o = Exp(x) p = Abs(x) q = Neg(p) },
+                          else_branch = e () => (float[3] r, float[3] s, float[3] z) {
+                              r = Sin(x) s = Cos(r) z = Tan(x) }> }"""
+    compiled = check(text, ["If"], "simplify-if", "eliminate-dead-code")
+    branches = [[n.op_type for n in a.g.node] for a in compiled.graph.node[0].attribute]
+    assert sorted(branches) == [["Abs"], ["Sin", "Cos"]]
+
+
 def test_a_branch_that_hands_on_an_input_to_two_graph_outputs() -> None:
     text = """agraph (float[3] x) => (float[3] y, float[3] z) <bool k = {1}> {
         y, z = If (k) <then_branch = t () => (float[3] p, float[3] o) { p = Identity(x) o = Identity(x) },
@@ -84,6 +95,26 @@ def test_a_short_loop_is_unrolled_and_a_long_one_is_not() -> None:
     assert ops(run_passes(loop(body, outputs="y s2", results="b s", n=30), "unroll-loops")) == ["Loop"]
     check(loop("b = Mul(a, w)", n=0), ["Identity"], "unroll-loops")
     check(loop("b = Mul(a, w)", n=30), ["Mul"] * 30, "unroll-loops{max_nodes=100}", "eliminate-dead-code")
+
+
+def test_a_loop_that_never_runs_collects_nothing() -> None:
+    text = loop("b = Mul(a, w) s = Neg(w)", outputs="y s2", results="b s", n=0).replace(
+        "float[m,3] s2", "float[0,3] s2"
+    )
+    assert "Loop" not in ops(run_passes(text, "unroll-loops"))
+
+
+SCAN = """agraph (float[3] x, float[{n},3] xs) => (float[3] y, float[{n},3] t) {{
+    y, t = Scan <num_scan_inputs = 1{more}, body = g (float[3] a, float[3] e) => (float[3] b, float[3] p) {{
+        b = Mul(a, e) p = Exp(b) }}> (x, xs) }}"""
+
+
+def test_a_short_scan_is_unrolled() -> None:
+    one = ["Gather", "Mul", "Exp", "Unsqueeze"]
+    check(SCAN.format(n=3, more=""), [*one * 3, "Concat"], "unroll-loops")
+    check(SCAN.format(n=1, more=""), one, "unroll-loops")
+    for n, more in ((40, ""), ("N", ""), (3, ", scan_input_directions = [1]"), (3, ", scan_output_directions = [1]")):
+        assert ops(run_passes(SCAN.format(n=n, more=more), "unroll-loops")) == ["Scan"]
 
 
 def test_a_loop_that_may_stop_early_or_draws_numbers_stays() -> None:

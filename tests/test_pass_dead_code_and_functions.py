@@ -16,6 +16,15 @@ def test_dead_nodes_initializers_and_functions_go() -> None:
     assert ops(compiled) == ["Relu"] and not compiled.graph.initializer and not compiled.functions
 
 
+def test_imports_of_which_nothing_is_used_go() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3, "mine" : 1, "inner" : 2]>
+        agraph (bool c, float[3] x) => (float[3] y) {
+            y = If (c) <then_branch = t () => (float[3] p) { p = inner.Op(x) },
+                        else_branch = e () => (float[3] q) { q = Neg(x) }> }"""
+    compiled = run_passes(text, DEAD)
+    assert {each.domain: each.version for each in compiled.opset_import} == {"": 17, "inner": 2}
+
+
 def test_unused_inputs_stay() -> None:
     compiled = run_passes("agraph (float[3] x, float[3] unused) => (float[3] y) { y = Relu(x) }")
     assert [v.name for v in compiled.graph.input] == ["x", "unused"]

@@ -59,6 +59,24 @@ FREED = {
         f"{ENDS} a = {THERE}(x) t = Slice(a, f, e, c) b = Add(t, t) y = {BACK}(b)",
         ["Slice", "Add"],
     ),
+    "resize": (
+        "2,3,8,5",
+        "s = Constant <value = float[4] {1, 2, 1, 1}> () "
+        f"a = {THERE}(x) b = Resize <mode = 'linear'> (a, , s) y = {BACK}(b)".replace("'", '"'),
+        ["Resize"],
+    ),
+    "resize to sizes": (
+        "2,3,6,7",
+        "s = Constant <value = int64[4] {2, 6, 7, 3}> () "
+        f"a = {THERE}(x) b = Resize <mode = 'nearest'> (a, , , s) y = {BACK}(b)".replace("'", '"'),
+        ["Resize"],
+    ),
+    "squeeze": (
+        "2,4,5",
+        "q = Constant <value = int64[1] {-1}> () o = Constant <value = int64[1] {3}> () "
+        f"a = {THERE}(x) b = ReduceSum(a, o) c = Relu(b) y = Squeeze(c, q)",
+        ["ReduceSum", "Relu", "Squeeze"],
+    ),
     "cast": (SAME, f"a = {THERE}(x) b = Cast <to = 11> (a) c = Cast <to = 1> (b) y = {BACK}(c)", ["Cast", "Cast"]),
     "argmax": (
         "2,1,4,5",
@@ -89,6 +107,15 @@ def test_no_transpose_moves_without_gain(lines: str) -> None:
 def test_a_softmax_over_flattened_dims_stays() -> None:
     text = '<ir_version: 8, opset_import: ["" : 11]>' + FRAME.format(
         SAME, f"a = {THERE}(x) b = Softmax <axis = 1> (a) y = {BACK}(b)"
+    )
+    assert_stays(text, PASS)
+
+
+def test_an_interpolation_keeps_batch_and_channels_in_front() -> None:
+    text = FRAME.format(
+        "2,6,4,5",
+        "s = Constant <value = float[4] {1, 1, 1, 2}> () "
+        f'a = {THERE}(x) b = Resize <mode = "linear"> (a, , s) y = {BACK}(b)',
     )
     assert_stays(text, PASS)
 

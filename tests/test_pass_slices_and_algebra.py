@@ -78,6 +78,10 @@ CHAINS = {
     "wider": ("a = Cast <to = 7> (n) y = Cast <to = 1> (a)", ["Cast"]),
     "integers": (f"{N} a = Add(l, f) b = Add(g, a) y = Cast <to = 1> (b)", ["Add", "Cast"]),
     "integer products": (f"{N} a = Mul(l, f) b = Mul(a, g) y = Cast <to = 1> (b)", ["Mul", "Cast"]),
+    "not less": (
+        "c = Cast <to = 7> (n) d = Less(l, c) e = Not(d) y = Where(e, x, z)",
+        ["Cast", "GreaterOrEqual", "Where"],
+    ),
     "sum of two": ("y = Sum(x, z)", ["Add"]),
     "truth": ("t = Constant <value = bool {1}> () e = Equal(m, t) y = Where(e, x, z)", ["Where"]),
     "untruth": ("t = Constant <value = bool {0}> () e = Equal(t, m) y = Cast <to = 1> (e)", ["Not", "Cast"]),

@@ -136,10 +136,8 @@ def test_what_runs_on_the_host_and_shapes_by_data() -> None:
 
 
 def test_an_index_out_of_range_is_an_error_there_too() -> None:
-    text = (
-        "g (float[8,4] x, int64[8] i) => (float[4,8] y) { j = Abs (i)  t = Transpose (x)
-    y = Gather <axis=1> (t, j) }"""
-    )
+    text = """g (float[8,4] x, int64[8] i) => (float[4,8] y)
+    { j = Abs (i)  t = Transpose (x)  y = Gather <axis=1> (t, j) }"""
     run = pfvm.load(model(text), "xla:cpu", mesh="data=4")
     x = np.ones((8, 4), np.float32)
     assert run({"x": x, "i": np.zeros(8, np.int64)})["y"].shape == (4, 8)

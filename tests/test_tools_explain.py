@@ -134,6 +134,15 @@ def test_passes_of_every_kind_give_their_reasons(
     assert " ".join(line.split()) in shown
 
 
+def test_for_one_runtime(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:
+    text = """agraph (float[2,3] a, float[2,3] b, float[3] s) => (float[2,3] y) {
+        [add] x = Add(a, b) [norm] y = LayerNormalization(x, s) }"""
+    onnx.save(model(text), tmp_path / "m.onnx")
+    assert "ort-norms" not in pfvm("explain", tmp_path / "m.onnx", "add").out
+    shown = pfvm("explain", tmp_path / "m.onnx", "add", "--target", "ort").out
+    assert "ort-norms/sum_before_norm: Add 'add' → Sum 'add_1'" in shown
+
+
 def test_json(pfvm: Pfvm, files: tuple[pathlib.Path, pathlib.Path]) -> None:
     told = json.loads(pfvm("explain", files[0], "mm", "--json").out)
     (node,) = told["nodes"]

@@ -30,6 +30,8 @@ def explain(
     passes: Annotated[list[str] | None, typer.Option("-p", "--pass", help="As in compile. Repeatable.")] = None,
     disable: Annotated[list[str] | None, typer.Option("--disable", help="As in compile. Repeatable.")] = None,
     rules: Annotated[list[str] | None, typer.Option("--rules", help="As in compile. Repeatable.")] = None,
+    fused_ops: Annotated[str | None, typer.Option("--fused-ops", help="As in compile.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="As in compile.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Tell which rules were tried at a node, why each was refused, and what became of it.
@@ -44,7 +46,10 @@ def explain(
 
     from .following import Follower, Followers
 
-    given = {"opt_level": opt_level, "passes": passes, "disable": disable, "rules": rules}
+    given = {
+        "opt_level": opt_level, "passes": passes, "disable": disable, "rules": rules, "fused_ops": fused_ops,
+        "target": target,
+    }  # fmt: skip
     options = parse({key: value for key, value in given.items() if value is not None})
     source = read_model(model)
     found = _find(source, node)

@@ -149,8 +149,11 @@ def roots(model: ir.Model) -> list[ir.Graph]:
 
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The graphs in a node's attributes (If, Loop, Scan, SequenceMap), in attribute order."""
+    attributes = node.attributes.data  # the dict itself: every pass asks every node
     found: list[ir.Graph] = []
-    for attr in node.attributes.data.values():  # of the dict itself: every pass asks every node
+    if not attributes:
+        return found
+    for attr in attributes.values():
         if attr.type is ir.AttributeType.GRAPH and not attr.is_ref():
             found.append(attr.as_graph())
         elif attr.type is ir.AttributeType.GRAPHS and not attr.is_ref():

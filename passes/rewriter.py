@@ -47,7 +47,7 @@ class Rewriter(Scopes, Journal):
 
     def matched(self, what: str) -> None:
         """Count one applied rewrite, once it is done: new nodes are labelled as made by it."""
-        self._by_operator = None
+        self._scopes = self._by_operator = None
         super().matched(what)
 
     def start_pass(self, name: str = "") -> None:

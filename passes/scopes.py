@@ -27,12 +27,18 @@ class Scopes:
         self._function_effects: dict[ir.OperatorIdentifier, Effect] | None = None
         self._root: dict[ir.Graph, ir.Graph] = {}
         self._owner: dict[ir.Graph, ir.Node] = {}
+        self._scopes: list[ir.Graph] | None = None
         self._by_operator: dict[str, list[tuple[int, ir.Node]]] | None = None
 
     def scopes(self) -> Iterator[ir.Graph]:
-        """Main graph, then functions, each followed by its nested bodies; our own sealed functions left out."""
-        for root in [self.model.graph, *(f.graph for f in self.model.functions.values() if f.domain != SEALED_DOMAIN)]:
-            yield from self._nested(root, root)
+        """Main graph, then functions, each followed by its nested bodies; our own sealed functions left out.
+
+        As they stand now; kept until something is rewritten.
+        """
+        if self._scopes is None:
+            functions = [f.graph for f in self.model.functions.values() if f.domain != SEALED_DOMAIN]
+            self._scopes = [each for root in (self.model.graph, *functions) for each in self._nested(root, root)]
+        return iter(self._scopes)
 
     def _nested(self, graph: ir.Graph, root: ir.Graph) -> Iterator[ir.Graph]:
         self._root[graph] = root
@@ -49,7 +55,7 @@ class Scopes:
         """
         if self._by_operator is None:
             self._by_operator = {}
-            nodes = (node for graph in list(self.scopes()) for node in graph)
+            nodes = (node for graph in self.scopes() for node in graph)
             for position, node in enumerate(nodes):
                 self._by_operator.setdefault(operator(node), []).append((position, node))
         found = [each for name in operators for each in self._by_operator.get(name, ())]

@@ -20,10 +20,10 @@ def _load_save(given: str, result: str) -> None:
 
 
 def _pfvm(given: str, result: str) -> None:
-    """As `pfvm compile`; that the command line is imported counts."""
+    """As `pfvm compile -q`, without the table that no other is asked for; that the command line is imported counts."""
     import pfvm.tools.cli
 
-    sys.argv = ["pfvm", "compile", given, "-o", result]
+    sys.argv = ["pfvm", "compile", given, "-o", result, "-q"]
     try:
         pfvm.tools.cli.main()
     except SystemExit as end:

@@ -1,10 +1,13 @@
-"""How far a long piece of work is, for whoever shows it. Work that nobody watches says it to nobody."""
+"""What work says of itself while it goes on: how far it is, to whoever shows it, and remarks, on stderr."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+
+_silent = False
 
 Listener = Callable[[str, float | None], None]
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
@@ -25,3 +28,15 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listener.reset(before)
+
+
+def silence(silent: bool) -> None:
+    """Whether this process makes no remarks."""
+    global _silent
+    _silent = silent
+
+
+def remark(line: str) -> None:
+    """One line on stderr that is no error, unless remarks are silenced (`pfvm --quiet`)."""
+    if not _silent:
+        print(line, file=sys.stderr)

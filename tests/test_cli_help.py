@@ -78,6 +78,7 @@ def test_quiet_leaves_errors_and_json(place: str, pfvm: Pfvm, model: Path, tmp_p
     assert quiet("check", model, tmp_path / "out.onnx") == (0, "", "")
     assert quiet("passes") == (0, "", "")
     assert json.loads(quiet("passes", "--json").out)
+    assert quiet("run", model, "--device", "mncore2:emu", "--shape", "x=2,3") == (0, "", "")
     failed = quiet("run", "none.onnx")
     assert failed.code == 2 and failed.err.startswith("error: none.onnx")
     assert pfvm("run", model).out, "the next command speaks again"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pfvm.compiler import progress
 from pfvm.errors import PfvmError
 
 from . import console
@@ -107,7 +108,7 @@ def export(
 
     with working(f"capturing {target}"):
         line = run_export(target, output, sample, freeze, dynamic)
-    console.remark(line)
+    progress.remark(line)
 
 
 app.command(name="compile")(compile_command)
@@ -160,7 +161,7 @@ def grad(
     with working(f"differentiating {model}"):
         line = make_step(model, output, shape, settings, loss=loss, loss_fn=loss_fn, optimizer=optimizer, params=params,
                          freeze=freeze, class_axis=class_axis)  # fmt: skip
-    console.remark(line)
+    progress.remark(line)
 
 
 app.command()(loop)

@@ -6,10 +6,11 @@ At most errors and JSON with --quiet; rich leaves colours away where NO_COLOR is
 from __future__ import annotations
 
 import json
-import sys
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from pfvm.compiler import progress
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -25,17 +26,12 @@ def set_quiet(quiet: bool) -> None:
     """Whether this process prints errors and JSON only."""
     global _quiet
     _quiet = quiet
+    progress.silence(quiet)
 
 
 def is_quiet() -> bool:
     """Whether only errors and JSON are printed."""
     return _quiet
-
-
-def remark(line: str) -> None:
-    """One line on stderr that is no error."""
-    if not _quiet:
-        print(line, file=sys.stderr)
 
 
 def print_json(content: Any) -> None:

@@ -18,8 +18,8 @@ def loop(
     K batches in, K losses out, state carried between.
     """
     from pfvm.compiler.loop import loop as loop_steps
+    from pfvm.compiler.progress import remark
 
-    from .console import remark
     from .working import working
 
     with working(f"writing {output}"):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from pfvm.compiler import progress
 from pfvm.compiler.plan.machine import Machine
 from pfvm.compiler.plan.planner import Plan, plan
 from pfvm.runtime.executable import TensorSpec, check_feeds, representation, specs_of
@@ -26,7 +26,7 @@ def announce(device: str) -> None:
     global _announced
     if not _announced:
         _announced = True
-        print(f"{device} is emulated: the planned graph runs in numpy, at no board's speed", file=sys.stderr)
+        progress.remark(f"{device} is emulated: the planned graph runs in numpy, at no board's speed")
 
 
 class EmulatorExecutable:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from pfvm.compiler import exporter
+from pfvm.compiler import exporter, progress
 
 from .data import directory_data
 from .folder import labels, open_folder
@@ -32,7 +31,7 @@ def view(paths: Sequence[Path], browser: bool, export: Path | None = None) -> No
         exporter.write_text(export, exported_page(content).decode())
         return
     if netron_folder() is None:
-        print("without drawings: pip install 'pfvm[view]' brings Netron", file=sys.stderr)
+        progress.remark("without drawings: pip install 'pfvm[view]' brings Netron")
     with serve(folders) as address:
         print(f"{address}  (Ctrl-C ends it)", flush=True)
         if browser:

@@ -1,0 +1,52 @@
+"""Promise: of the two forms of narrow convolutions a TPU gets the one of fewer cycles, by its compiler's estimate."""
+
+from __future__ import annotations
+
+import json
+
+import onnx_ir as ir
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("libtpu")
+
+from pfvm.runtime.device import device_files, load_executable, parse_device
+from test_pass_tpu_pair_columns import net
+
+pytestmark = pytest.mark.tpu
+
+
+def forms(model, effort: str = "full") -> dict | None:
+    device = parse_device("xla:tpu@v2:1x1")
+    executable = load_executable(ir.from_proto(model), device, effort=effort)
+    return json.loads(device_files(executable, device, dict)["report.json"])["forms"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model",
+    [
+        net((64, 3, 3, 3), (64, 64, 3, 3), (56, 48)),
+        net((64, 3, 3, 3), (64, 64, 3, 3), (56, 48), pool=False),
+        net((32, 16, 5, 5), (96, 32, 3, 3), (24, 64)),
+        net((8, 4, 3, 3), (8, 8, 3, 3), (16, 16)),
+    ],
+    ids=["as in VGG", "without a pool", "other widths", "small"],
+)
+def test_the_form_of_fewer_cycles_is_chosen(model) -> None:
+    found = forms(model)
+    assert found is not None
+    assert set(found["cycles"]) == {"as compiled", "tpu-pair-columns"}
+    cycles = found["cycles"]
+    known = None not in cycles.values()  # the compiler states no cycles for some forms of reshape
+    assert found["chosen"] == (min(cycles, key=cycles.get) if known else "as compiled")
+
+
+@pytest.mark.slow
+def test_the_narrow_convolutions_of_vgg_are_paired() -> None:
+    assert forms(net((64, 3, 3, 3), (64, 64, 3, 3), (112, 112)))["chosen"] == "tpu-pair-columns"
+
+
+def test_nothing_is_tried_where_there_is_nothing_to_choose() -> None:
+    assert forms(net((128, 3, 3, 3), (128, 128, 3, 3), (8, 8))) is None
+    assert forms(net((8, 4, 3, 3), (8, 8, 3, 3), (16, 16)), effort="fast") is None

@@ -92,6 +92,36 @@ def _scaled(value: ir.Value, rw: Rewriter, nodes: list[ir.Node]) -> tuple[float,
     return 1.0, value
 
 
+def widened_dims(value: ir.Value, rw: Rewriter) -> list[int | ir.SymbolicDim]:
+    """The dims of a value where it meets one that it broadcasts to.
+
+    `Slice(c, 0, n)` of two positions or more has n of them, or as many as c has. The latter is not n, and not one, so
+    nothing of n positions meets it: where the value is used, it has n.
+    """
+    assert value.shape is not None
+    dims, found = list(value.shape), set[int]()
+    node = rw.producer(value, "Slice")
+    while node is not None and node.inputs[0] is not None and node.inputs[0].shape is not None:
+        view, source = rw.view(node), node.inputs[0].shape
+        axes, end = view.ints("axes"), node.inputs[2] if len(node.inputs) > 2 else None
+        ends = rw.shapes.contents(end) if end is not None else None
+        if not isinstance(axes, tuple) or len(axes) != 1 or view.ints("steps") not in (None, (1,)):
+            break
+        axis = axes[0] % len(source)
+        size = source[axis]
+        if (
+            view.ints("starts") == (0,)
+            and ends is not None
+            and axis not in found
+            and isinstance(size, int)
+            and size > 1
+        ):
+            dims[axis] = ends[0]
+        found.add(axis)
+        node = rw.producer(node.inputs[0], "Slice")
+    return dims
+
+
 def keys_of(transposed: ir.Value, at: ir.Node, rw: Rewriter) -> ir.Value | None:
     """k of kᵀ as [batch, heads, length, size]."""
     node = rw.producer(transposed, "Transpose")

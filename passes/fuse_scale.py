@@ -77,6 +77,7 @@ def scaled_operand(node: ir.Node, rw: Rewriter) -> bool:
 def scaled_result(node: ir.Node, rw: Rewriter) -> bool:
     """MatMul(x, W) · k → MatMul(x, W · k); Gemm likewise, with its bias, and with what is added."""
     view = rw.view(node)
+    pairs: list[tuple[ir.Value | None, ir.Value | None]]
     if node.op_type == "BatchNormalization":
         found = _normalization(node, rw)
         pairs = [(node.inputs[0], None)]

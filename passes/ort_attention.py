@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
-from .attention_steps import Heads, Steps, attention_steps, heads_of, keys_of
+from .attention_steps import Heads, Steps, attention_steps, heads_of, keys_of, widened_dims
 from .contrib import contrib
 from .dims import same_dim
 from .matching import only_reader
@@ -43,9 +44,10 @@ def attention(node: ir.Node, rw: Rewriter) -> bool:
     if steps is None:
         return False
     standard = (rw.opset(node) or 0) >= 23
-    shape = steps.scores.shape
-    assert shape is not None
-    if steps.mask is not None and not _broadcasts(steps.mask, shape, exact=not standard):
+    query, keys = steps.query.shape, steps.keys.shape
+    assert query is not None and keys is not None
+    shape = [query[0], query[1], query[2], keys[3]]
+    if steps.mask is not None and not _broadcasts(steps.mask, shape, not standard, rw):
         return rw.reject("attention", "the mask is not proved to be one number for each score")
     parts = [
         heads_of(steps.query, rw),
@@ -54,9 +56,9 @@ def attention(node: ir.Node, rw: Rewriter) -> bool:
     ]
     tail = _joined(steps.last, rw)
     if tail is not None and all(part is not None for part in parts):
-        query, keys, values = (part for part in parts if part is not None)
-        if query.heads == keys.heads == values.heads and query.size == keys.size:
-            return _by_heads(steps, [query, keys, values], tail, standard, rw)
+        known = [part for part in parts if part is not None]
+        if len({part.heads for part in known}) == 1 and known[0].size == known[1].size:
+            return _by_heads(steps, known, tail, standard, rw)
     if not standard:
         return rw.reject("attention", "the heads are not proved to be set apart by Reshape and Transpose")
     last = steps.last
@@ -75,11 +77,11 @@ def _untransposed(keys: ir.Value, rw: Rewriter) -> Heads | None:
     return heads_of(node.inputs[0], rw)
 
 
-def _broadcasts(mask: ir.Value, shape: ir.Shape, exact: bool) -> bool:
+def _broadcasts(mask: ir.Value, shape: Sequence[int | ir.SymbolicDim], exact: bool, rw: Rewriter) -> bool:
     """Whether the mask widens to the scores, and has their last dim; `exact`: their last two."""
     if mask.shape is None or not 2 <= len(mask.shape) <= 4 or mask.dtype != ir.DataType.FLOAT:
         return False
-    dims = list(zip(reversed(mask.shape), reversed(shape), strict=False))
+    dims = list(zip(reversed(widened_dims(mask, rw)), reversed(shape), strict=False))
     kept = 2 if exact else 1
     return all(same_dim(own, dim) or (i >= kept and own == 1) for i, (own, dim) in enumerate(dims))
 
@@ -92,8 +94,9 @@ def _joined(last: ir.Node, rw: Rewriter) -> ir.Node | None:
     reshape = only_reader(transpose.outputs[0])
     if reshape is None or reshape.op_type != "Reshape" or not rw.is_standard(reshape):
         return None
-    target = constant(reshape.inputs[1])
-    if target is None or (target[2:] == 0).any():
+    operand = reshape.inputs[1]
+    target = rw.shapes.contents(operand) if operand is not None and constant(operand) is None else constant(operand)
+    if target is None or not all(isinstance(dim, (int, np.integer)) and dim != 0 for dim in target[2:]):
         return None
     return reshape
 

@@ -65,6 +65,7 @@ REGISTRY: dict[str, str] = {
     "fuse-optimizer-update": "fuse_optimizer_update:FuseOptimizerUpdate",
     "ort-gelu": "ort_gelu:OrtGelu",
     "ort-norms": "ort_norms:OrtNorms",
+    "ort-rotary": "ort_rotary:OrtRotary",
     "ort-attention": "ort_attention:OrtAttention",
     "ort-pad-products": "ort_pad_products:OrtPadProducts",
     "tpu-pair-columns": "tpu_pair_columns:TpuPairColumns",

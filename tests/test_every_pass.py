@@ -94,6 +94,11 @@ EXAMPLES: dict[str, str | onnx.ModelProto] = {
         d = Div(x, r) e = Erf(d) t = Add(e, i) m = Mul(x, t) g = Mul(m, h) y = Neg(g) }""",
     "ort-norms": """agraph (float[1,2,3] x, float[1,2,3] w, float[3] s) => (float[1,2,3] y) {
         a = Add(x, w) n = LayerNormalization(a, s) y = Neg(n) }""",
+    "ort-rotary": """agraph (float[1,2,3,4] x) => (float[1,2,3,4] y)
+        <float[3,4] c = {1, 2, 1, 2, 3, 4, 3, 4, 5, 6, 5, 6}, float[3,4] s = {2, 1, 2, 1, 4, 3, 4, 3, 6, 5, 6, 5},
+         int64[1] zero = {0}, int64[1] two = {2}, int64[1] four = {4}, int64[1] last = {3}> {
+        a = Mul(x, c) h = Slice(x, two, four, last) l = Slice(x, zero, two, last) n = Neg(h) t = Concat<axis=3>(n, l)
+        b = Mul(t, s) r = Add(a, b) y = Abs(r) }""",
     "ort-attention": """<ir_version: 10, opset_import: ["" : 23]>
         agraph (float[1,2,3,4] q, float[1,2,5,4] l, float[1,2,5,4] v) => (float[1,2,3,4] y) <float s = {0.5}> {
         k = Transpose<perm=[0,1,3,2]>(l) m = MatMul(q, k) n = Mul(m, s) p = Softmax(n) o = MatMul(p, v) y = Neg(o) }""",

@@ -67,6 +67,11 @@ def test_others_stay(lines: str) -> None:
     assert_stays(graph(lines), PASS)
 
 
+def test_the_half_of_a_gelu_stays() -> None:
+    lines = "e = Erf(x) t = Add(e, two) g = Mul(x, t) s = Mul(g, two) y = MatMul(s, w)"
+    assert_stays(graph(lines), PASS)
+
+
 def test_a_scale_along_another_dim_stays() -> None:
     lines = "s = Mul(x, row) y = Conv(s, w)"
     assert_stays(CONV.format(s="5,5", c=4, w="1, 2, 3, 4, 5, 6, 7, 8", lines=lines), PASS)

@@ -17,6 +17,7 @@ from pfvm.errors import InputError, MissingExtraError, OptionError, did_you_mean
 from .api import device_options as options_of
 from .device import Device, device_files, load_executable, parse_device
 from .ort import evaluate
+from .portable import check_export, export_to
 from .prefetch import Prefetched
 from .synthesis import workable
 from .verify import make_verifier
@@ -88,6 +89,8 @@ def compile(
     settings = settings_for(options, codegen_dir)
     if settings.device not in (None, target.name):
         raise OptionError(f"the options say device={settings.device!r}, and the argument device={target.name!r}")
+    if settings.export is not None:
+        check_export(settings)
     if steps_per_call is not None:
         check_steps(steps_per_call)
     exported = capture(fn, example_inputs, freeze=freeze, dynamic=dynamic)
@@ -105,7 +108,10 @@ def compile(
         files = device_files(executable, target, lambda: workable(model, rehearse))
         return {} if settings.artifacts is None else files
 
-    result = compile_with(exported.model, settings, evaluate=evaluate, make_verifier=make_verifier, accept=accept)
+    written = settings if settings.export is None else settings.model_copy(update={"output": None})
+    result = compile_with(exported.model, written, evaluate=evaluate, make_verifier=make_verifier, accept=accept)
+    if settings.export is not None:
+        export_to(settings, result.model)
     return CompiledFunction(exported, result, *loaded[0], target, settings.artifacts, steps_per_call)
 
 

@@ -170,7 +170,9 @@ app.command(name="plan")(plan_command)
 
 @app.command()
 def run(
-    model: Model,
+    model: Annotated[
+        Path, typer.Argument(help="ONNX file, or a folder that --export stablehlo wrote.", show_default=False)
+    ],
     device: Device = "pfvm:cpu",
     inputs: Annotated[Path | None, typer.Option("--inputs", help=".npz with an array per input.")] = None,
     outputs: Annotated[Path | None, typer.Option("--outputs", help=".npz to write the outputs to.")] = None,
@@ -187,6 +189,9 @@ def run(
     exact: Exact = False,
     mesh: Mesh = None,
     shard: Shard = [],  # noqa: B006
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, help="So many calls, each on the state that the last one left.")
+    ] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Run a model once, with given or made-up inputs."""
@@ -196,7 +201,7 @@ def run(
         "custom_ops_library": custom_ops_lib, "threads": threads, "max_compilations": max_compilations,
         "exact": exact or None, "mesh": mesh, "shard": shard or None,
     }  # fmt: skip
-    run_model(model, device, inputs, outputs, seed, shape, options, bucket, as_json)
+    run_model(model, device, inputs, outputs, seed, shape, options, bucket, as_json, steps)
 
 
 @app.command()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pfvm.compiler.importer import read_model
+from pfvm.compiler.signature import read_manifest
 from pfvm.errors import OptionError
 from pfvm.runtime.device import load_executable
+from pfvm.runtime.executable import Executable
+from pfvm.runtime.portable import is_portable, load_portable, made_up
 from pfvm.runtime.synthesis import parse_shapes, workable
 
 from .console import err, out, print_json, table
@@ -28,23 +31,29 @@ def run(
     options: Mapping[str, Any],
     buckets: Sequence[str] = (),
     as_json: bool = False,
+    steps: int = 1,
 ) -> None:
     """Prints one line per output, or JSON (see `_report`).
 
-    `options` are those of `pfvm.load`; None stands for one that was not given.
+    `model` is an ONNX file or the folder of a portable program. `options` are those of `pfvm.load`; None stands for one
+    that was not given. `steps`: so many calls with the same inputs, each on the state that the one before left.
     Raises the errors of `pfvm.load` and of the call.
     """
     wanted = parse_shapes(shapes)
     with working(f"running {model} on {device}"):
-        loaded = read_model(model)
-        executable = load_executable(loaded, device, **options, bucket=parse_buckets(buckets) or None)
+        executable, updates, make_up = _loaded(model, device, {**options, "bucket": parse_buckets(buckets) or None})
+        if steps > 1 and not updates:
+            raise OptionError(f"--steps {steps}: no output of {model} updates state, so every step would be the first")
         if inputs is None:
-            feeds, _ = workable(loaded, executable, seed, wanted)
+            feeds = make_up(seed, wanted)
         else:
             feeds = read_npz(inputs, [*executable.inputs, *executable.optional_inputs])
         start = time.perf_counter()
         results = executable(feeds)
-        seconds = time.perf_counter() - start
+        for _ in range(steps - 1):
+            feeds = {**feeds, **{name: results[output] for name, output in updates.items()}}
+            results = executable(feeds)
+        seconds = (time.perf_counter() - start) / steps
     if outputs is not None:
         write_npz(outputs, results)
     if as_json:
@@ -54,6 +63,19 @@ def run(
     for line in compiled_lines(executable):
         err().print(line)
     _print_outputs(results)
+
+
+def _loaded(
+    model: Path, device: str, options: Mapping[str, Any]
+) -> tuple[Executable, Mapping[str, str], Callable[[int, Mapping[str, Any]], dict[str, Any]]]:
+    """An executable, the state that its outputs update, and what makes inputs up from a seed and shapes."""
+    if is_portable(model):
+        portable = load_portable(model, device, options)
+        return portable, portable.updates, lambda seed, shapes: made_up(portable, seed, shapes)
+    loaded = read_model(model)
+    executable = load_executable(loaded, device, **options)
+    updates = {entry.name: entry.output for entry in read_manifest(loaded) if entry.output}
+    return executable, updates, lambda seed, shapes: workable(loaded, executable, seed, shapes)[0]
 
 
 def _report(

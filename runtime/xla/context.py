@@ -15,6 +15,7 @@ import onnx_ir as ir
 from pfvm.errors import PfvmError, UnsupportedOpError, describe_node
 
 from . import attributes
+from .open_dims import is_open
 from .random_keys import Keys
 from .range_checks import RangeChecks
 
@@ -181,8 +182,9 @@ class Context:
         raise NeedsValue(value, self.node, self.scope)
 
     def ints(self, operand: Any) -> list[int]:
-        """A concrete integer operand (scalar or 1-D) as a list."""
-        return [int(i) for i in self.concrete(operand).reshape(-1)]
+        """A concrete integer operand (scalar or 1-D) as a list, with jax's symbols for open dimensions."""
+        array = self.concrete(operand).reshape(-1)
+        return list(array) if is_open(array) else [int(i) for i in array]
 
     def int_param(self, name: str, operand: Any = None) -> list[int] | None:
         """A parameter that older opsets give as an attribute and newer ones as an input; None where absent."""

@@ -14,6 +14,7 @@ from pfvm.errors import InvalidModelError, PfvmError, UnsupportedOpError
 
 from .context import HOST_ELEMENTS, Context, NeedsValue, Scope, TraceInstead, locate
 from .layouts import adapter_of, is_channels_last, plain, settled
+from .open_dims import is_open, traced
 from .random_keys import Keys
 from .range_checks import RangeChecks
 from .registry import Rule, lookup
@@ -119,7 +120,7 @@ class Interpreter:
                 context.operands = operands = [plain(operand) for operand in operands]
                 results = self._on_host(rule, context)
             if results is None:
-                results = _as_tuple(rule.function(context, node, *operands))
+                results = _as_tuple(self._traced(rule, context))
         except (PfvmError, NeedsValue):
             raise
         except NotImplementedError as error:
@@ -133,6 +134,15 @@ class Interpreter:
             if node.outputs[index].name and (node.outputs[index].uses() or node.outputs[index].is_graph_output()):
                 raise context.unsupported(f"output {index} ({node.outputs[index].name!r})")
         return results
+
+    def _traced(self, rule: Rule, context: Context) -> Any:
+        try:
+            return rule.function(context, context.node, *context.operands)
+        except TypeError:
+            if not any(map(is_open, context.operands)):
+                raise
+        context.operands = [traced(operand) for operand in context.operands]
+        return rule.function(context, context.node, *context.operands)
 
     def _adapted(self, rule: Rule, context: Context) -> tuple[Any, ...] | None:
         """Evaluate in channels-last order; None where the node's operator cannot."""

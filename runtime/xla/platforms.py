@@ -74,9 +74,12 @@ def computed_types(platform: str, precision: Precision) -> dict[np.dtype, np.dty
 
 
 @contextmanager
-def lowering_for(platform: str, precision: Precision | None = None) -> Iterator[None]:
-    """Inside, rules write for this platform, and products of float32 are computed in this precision."""
-    token = _traced.set(platform)
+def lowering_for(platform: str, precision: Precision | None = None, rules: str | None = None) -> Iterator[None]:
+    """Inside, rules write for this platform, and products of float32 are computed in this precision.
+
+    rules: another name that rules see in the place of the platform's.
+    """
+    token = _traced.set(rules or platform)
     chosen = precision or _UNLESS_TOLD[platform]
     needed = platform != "cpu" and chosen != "default"
     try:

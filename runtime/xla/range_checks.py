@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -51,15 +51,21 @@ class RangeChecks:
     """The checks of one trace.
 
     judged: nodes whose indices are known to be right before the program starts; active: False checks nothing.
+    messages: those of a program that was traced earlier, to judge its findings.
     """
 
-    def __init__(self, judged: Container[ir.Node] = (), active: bool = True) -> None:
+    def __init__(self, judged: Container[ir.Node] = (), active: bool = True, messages: Iterable[str] = ()) -> None:
         self._judged = judged
         self._active = active
-        self._messages: list[str] = []
+        self._messages = list(messages)
         self._bodies = [Findings()]
         # Arguments of the program → the finding, where it is known before the program runs (see `early_checks`).
         self.early: Callable[[Sequence[Any]], Any] | None = None
+
+    @property
+    def messages(self) -> list[str]:
+        """What a finding means, by its number, from 1."""
+        return list(self._messages)
 
     @property
     def total(self) -> Findings:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 from pfvm.runtime.xla.context import Context, TraceInstead
+from pfvm.runtime.xla.open_dims import is_open
 from pfvm.runtime.xla.registry import register
 
 _NARROW = {"int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
@@ -41,7 +42,9 @@ def _convert(ctx: Context, x: Any, to: np.dtype) -> Any:
     if x.dtype == to:
         return x
     if ctx.on_host:
-        if to.name in _NARROW or to.name.startswith("float8"):
+        if is_open(x) and to == np.int64:
+            return x
+        if is_open(x) or to.name in _NARROW or to.name.startswith("float8"):
             raise TraceInstead
         return x.astype(to)
     if to == np.bool_:

@@ -36,7 +36,8 @@ def shifted_convolution(x: Any, w: Any, window: Window, group: int) -> Any:
     else:
         if w.shape[-1] > x.shape[-1]:  # output channels of each input channel
             padded = jnp.repeat(padded, w.shape[-1] // x.shape[-1], axis=-1)
-        total = _depthwise_p.bind(padded, w, window=window.unpadded())
+        is_fixed = all(isinstance(dim, int) for dim in padded.shape)  # the lowering below writes its types
+        total = (_depthwise_p.bind if is_fixed else _depthwise)(padded, w, window=window.unpadded())
     return total if total.dtype == result else total.astype(result)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
-from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.context import Context, TraceInstead
+from pfvm.runtime.xla.open_dims import is_open, traced
 from pfvm.runtime.xla.registry import register
 
 
@@ -32,10 +33,20 @@ def constant_of_shape(ctx: Context, node: ir.Node, shape: Any) -> Any:
 def range_(ctx: Context, node: ir.Node, start: Any, limit: Any, delta: Any) -> Any:
     dtype = start.dtype
     first, last, step = (ctx.concrete(v).reshape(())[()] for v in (start, limit, delta))
+    if any(map(is_open, (start, limit, delta))):
+        return _open_range(ctx, first, last, step)
     count = max(0, math.ceil((float(last) - float(first)) / float(step)))
     ctx.check_size([count])
     steps = ctx.xp.arange(count).astype(dtype)
     return np.asarray(first, dtype) + steps * np.asarray(step, dtype)
+
+
+def _open_range(ctx: Context, first: Any, last: Any, step: Any) -> Any:
+    if ctx.on_host:
+        raise TraceInstead
+    if not isinstance(step, (int, np.integer)) or step != 1:
+        raise ctx.unsupported(f"a step of {step} over an open dimension")
+    return traced(np.asarray(first, object)) + jnp.arange(last - first, dtype=jnp.int64)
 
 
 def eye_like(ctx: Context, node: ir.Node, x: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 from pfvm.runtime.xla.context import Context, TraceInstead
+from pfvm.runtime.xla.open_dims import is_open
 from pfvm.runtime.xla.registry import register
 
 
@@ -46,6 +47,8 @@ def _combined(ctx: Context, name: str, a: Any, b: Any) -> Any:
 def div(ctx: Context, node: ir.Node, a: Any, b: Any) -> Any:
     """Integers truncate towards zero, as in C."""
     b = align_legacy(ctx, a, b)
+    if is_open(a) or is_open(b):
+        return np.asarray(np.floor_divide(a, b))  # of sizes, which are not negative
     if a.dtype.kind not in "iu" or _is_float(a):
         return ctx.xp.divide(a, b)
     if ctx.on_host:

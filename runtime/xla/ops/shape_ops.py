@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.open_dims import sizes
 from pfvm.runtime.xla.registry import register
 
 
 def shape(ctx: Context, node: ir.Node, x: Any) -> Any:
     """`start` and `end` (opset 15) are clamped to the rank."""
-    dims = np.asarray(x.shape, np.int64)
+    dims = sizes(x.shape)
     return dims[slice(ctx.attr("start", 0) or 0, ctx.attr("end", None))]
 
 
 def size(ctx: Context, node: ir.Node, x: Any) -> Any:
-    return np.asarray(math.prod(x.shape), np.int64)
+    return sizes([math.prod(x.shape)]).reshape(())
 
 
 def reshape(ctx: Context, node: ir.Node, x: Any, target: Any = None) -> Any:

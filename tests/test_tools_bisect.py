@@ -69,9 +69,9 @@ def break_with(monkeypatch: pytest.MonkeyPatch, rule: Rule, op_type: str = "Sigm
 
 
 @pytest.mark.parametrize(("rule", "kind"), [(skip_sigmoid, "numbers"), (wrong_type, "invalid"), (crash, "crash")])
-@pytest.mark.parametrize(("text", "before"), [(LONG, 0), (LOOP, 0), (FUNCTION, 0)])
+@pytest.mark.parametrize("text", [LONG, LOOP, FUNCTION], ids=["main graph", "Loop body", "function"])
 def test_pass_match_node_and_a_small_reproducer(
-    monkeypatch: pytest.MonkeyPatch, text: str, before: int, rule: Rule, kind: str
+    monkeypatch: pytest.MonkeyPatch, text: str, rule: Rule, kind: str
 ) -> None:
     break_with(monkeypatch, rule)
     found, reproducer = find(text)
@@ -130,6 +130,18 @@ def test_a_pass_that_crashes_outside_rules(monkeypatch: pytest.MonkeyPatch) -> N
     found, reproducer = find(LONG)
     assert found.fault.kind == "crash" and found.fault.message == "RuntimeError: cannot" and found.match is None
     assert [node.op_type for node in reproducer.proto.graph.node] == ["Cos"]
+
+
+def test_a_loop_in_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_with(monkeypatch, skip_sigmoid)
+    body = LOOP.partition("{ s = ")[2].rpartition("}")[0]
+    text = f"""<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+    agraph (float[4] x) => (float[4] y) {{ e = Exp(x) y = f.F(e) }}
+    <domain: "f", opset_import: ["" : 17]> F (x) => (y) {{
+        three = Constant<value = int64 {{3}}>() go = Constant<value = bool {{1}}>() s = {body} }}"""
+    found, reproducer = find(text)
+    assert found.match is not None and "Sigmoid 'here'" in found.match.node
+    assert [node.op_type for node in reproducer.proto.graph.node] == ["Sigmoid", "Cos"]
 
 
 def test_options_are_those_of_compile(monkeypatch: pytest.MonkeyPatch) -> None:

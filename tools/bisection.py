@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .console import err, out, print_json
+from .working import working
 
 if TYPE_CHECKING:
     from pfvm.compiler.options import Options
@@ -46,7 +47,8 @@ def bisect(
     """
     given = {"opt_level": opt_level, "passes": passes, "disable": disable, "rules": rules, "max_growth": max_growth,
              "fused_ops": fused_ops, "target": target}  # fmt: skip
-    found, reproducer, judge = run(model, given, inputs, seed, shape, rtol, atol)
+    with working(f"bisecting {model}"):
+        found, reproducer, judge = run(model, given, inputs, seed, shape, rtol, atol)
     if found is not None and reproducer is not None:
         _write(reproducer, output)
     if as_json:
@@ -76,6 +78,7 @@ def run(
 
     Raises InputError when no inputs can be made up, OptionError.
     """
+    from pfvm.compiler import collector
     from pfvm.compiler.importer import read_model
     from pfvm.compiler.options import parse
     from pfvm.runtime.compare import Tolerance
@@ -91,9 +94,10 @@ def run(
     model = read_model(source)
     required, optional, _ = specs_of(model)
     feeds = None if inputs is None else read_npz(inputs, [*required, *optional])
-    judge = Judge(model, feeds, parse_shapes(shape), Tolerance(rtol, atol), range(seed, seed + 3))
-    found = Search(model, options, judge).find()
-    return found, None if found is None else reproduce(found, options, judge), judge
+    with collector.paused():
+        judge = Judge(model, feeds, parse_shapes(shape), Tolerance(rtol, atol), range(seed, seed + 3))
+        found = Search(model, options, judge).find()
+        return found, None if found is None else reproduce(found, options, judge), judge
 
 
 def _write(reproducer: Reproducer, folder: Path) -> None:

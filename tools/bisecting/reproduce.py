@@ -14,12 +14,11 @@ from pfvm.compiler.importer import read_model
 from pfvm.compiler.options import Options
 from pfvm.errors import PfvmError, describe_node
 from pfvm.passes.effects import roots
-from pfvm.passes.pipeline import REGISTRY
 from pfvm.runtime.compare import Tolerance
 
 from .cut import Cut, Model
 from .faults import Fault, Judge
-from .search import Found, Search
+from .search import Found, Search, only
 
 _SECONDS = 60.0  # for making the part smaller
 
@@ -48,17 +47,6 @@ def reproduce(found: Found, options: Options, judge: Judge) -> Reproducer | None
         if smallest is not None:
             return smallest
     return None
-
-
-def only(options: Options, pass_name: str) -> Options:
-    """The same options with this pass alone, and shapes inferred for it."""
-    specs = [spec for spec in options.passes if spec.partition("{")[0].replace("_", "-") == pass_name]
-    ours = specs or ([pass_name] if pass_name in REGISTRY else [])
-    chosen = tuple(dict.fromkeys(("infer-shapes", *ours)))
-    rules = () if pass_name in REGISTRY else options.rules
-    return options.model_copy(
-        update={"opt_level": 0, "passes": chosen, "disable": (), "rules": rules, "opset": None, "verify": False}
-    )
 
 
 def _regions(found: Found, model: Model) -> Iterator[tuple[ir.Graph, list[ir.Node]]]:

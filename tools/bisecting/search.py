@@ -9,6 +9,7 @@ import onnx_ir as ir
 from pfvm.compiler.driver import compile_model
 from pfvm.compiler.options import Options
 from pfvm.errors import describe_node
+from pfvm.passes.pipeline import REGISTRY
 from pfvm.passes.provenance import Group
 from pfvm.passes.rules import Rule, apply_rules
 from pfvm.runtime.ort import evaluate
@@ -94,19 +95,28 @@ class Search:
             return None
         run, total, name = len(watch.names), watch.matches, watch.names[-1]
         round_number = watch.names.count(watch.names[0])
-        if total and self._match(run, total)[1] is not None:
-            number = self._first_match(run, total)
-            match, at_match, after = self._match(run, number)
-            before = self._state(run, number - 1)
-            return Found(name, run, round_number, at_match or fault, match, total, before, after)
+        before = self._state(run, 0)
+        where, at = self._alone(before, name, total, fault) or (self, run)
+        if total and where._match(at, total)[1] is not None:
+            number = where._first_match(at, total)
+            match, at_match, after = where._match(at, number)
+            last = where._state(at, number - 1)
+            return Found(name, run, round_number, at_match or fault, match, total, last, after)
         site = None if error is None else _crash_site(error)
         if site is not None:
             match = Match(site[0].__name__, describe_node(site[1]), total + 1)
-            return Found(name, run, round_number, fault, match, total, self._state(run, total), None)
+            return Found(name, run, round_number, fault, match, total, where._state(at, total), None)
         why = "does it outside its rules" if total else "is not made of rules"
         note = f"{name} {why}, so which match it is cannot be told"
         after = None if error is not None else watch.model
-        return Found(name, run, round_number, fault, None, total, self._state(run, 0), after, note)
+        return Found(name, run, round_number, fault, None, total, before, after, note)
+
+    def _alone(self, before: ir.Model, name: str, total: int, fault: Fault) -> tuple[Search, int] | None:
+        """A search in that pass alone, which is faster, and which run it is there; if it is the same there."""
+        search = Search(before, only(self._options, name), self._judge)
+        found, watch, _ = search._first_pass()
+        is_same = fault.is_like(found) and watch.names[-1:] == [name] and watch.matches == total
+        return (search, len(watch.names)) if is_same else None
 
     def first_fault(self) -> Fault | None:
         """What is wrong after the first pass that breaks the model."""
@@ -184,3 +194,14 @@ def _crash_site(error: Exception) -> tuple[Rule, ir.Node] | None:
             return (values["rule"], values["node"]) if "rule" in values and "node" in values else None
         step = step.tb_next
     return None
+
+
+def only(options: Options, pass_name: str) -> Options:
+    """The same options with this pass alone, and shapes inferred for it."""
+    specs = [spec for spec in options.passes if spec.partition("{")[0].replace("_", "-") == pass_name]
+    ours = specs or ([pass_name] if pass_name in REGISTRY else [])
+    chosen = tuple(dict.fromkeys(("infer-shapes", *ours)))
+    rules = () if pass_name in REGISTRY else options.rules
+    return options.model_copy(
+        update={"opt_level": 0, "passes": chosen, "disable": (), "rules": rules, "opset": None, "verify": False}
+    )

@@ -43,10 +43,14 @@ class MoveTransposes:
     def run(self, rw: Rewriter) -> None:
         if not rw.nodes_of(("Transpose",)):
             return
+        stay: set[ir.Node] = set()
         for graph in list(rw.scopes()):
             for region in _regions(graph, rw):
-                _improve(region, rw)
+                if not _improve(region, rw):
+                    stay.update(region)
         apply_rules(rw, {"Transpose": [transpose_in_order, transpose_twice]})
+        for node in rw.nodes_of(("Transpose",)):
+            _explain(node, stay, rw)
 
 
 def _regions(graph: ir.Graph, rw: Rewriter) -> Iterable[dict[ir.Node, Turn]]:
@@ -114,17 +118,28 @@ def _candidates(region: dict[ir.Node, Turn], rw: Rewriter) -> list[Perm]:
     return [perm for perm, _ in found.most_common(_MANY_PERMS)]
 
 
-def _improve(region: dict[ir.Node, Turn], rw: Rewriter) -> None:
-    perms = _candidates(region, rw)
-    for perm in perms:
+def _improve(region: dict[ir.Node, Turn], rw: Rewriter) -> bool:
+    for perm in _candidates(region, rw):
         problem = _Problem(region, perm, rw)
         turned = problem.solve()
         if turned:
             _turn(turned, perm, rw)
             rw.matched("turned_region")
-            return
-    if perms:
-        rw.reject("turned_region", "no fewer Transposes would be left, nor any of fewer elements", *region)
+            return True
+    return False
+
+
+def _explain(node: ir.Node, stay: set[ir.Node], rw: Rewriter) -> None:
+    """Say why a Transpose is left."""
+    source = node.inputs[0].producer() if node.inputs[0] is not None else None
+    readers = [use.node for use in node.outputs[0].uses()][:_MANY_PERMS]
+    beside = [each for each in (source, *readers) if each in stay and each is not None]
+    if beside:
+        rw.reject("turned_region", "no fewer Transposes would be left, nor any of fewer elements", node, *beside)
+    else:
+        before = "an input" if source is None else source.op_type
+        behind = " or ".join(sorted({each.op_type for each in readers})) or "an output"
+        rw.reject("turned_region", f"neither {before} before it nor {behind} behind it works in any layout", node)
 
 
 Cost = tuple[int, int]

@@ -115,7 +115,7 @@ def _emulator_files(executable: Executable, call: Callable[[], object]) -> dict[
 
 # Of devices with a topology, which are compiled for and not here.
 AHEAD = Backend(
-    options=("precision", "effort", "shapes", "timeout"),
+    options=("precision", "bf16", "effort", "shapes", "timeout"),
     load=_load_ahead,
     ops=_xla_ops,
     host_ops=dict,
@@ -131,7 +131,17 @@ BACKENDS = {
         files=_no_files,
     ),
     "xla": Backend(
-        options=("max_compilations", "allow_host", "cut_shapes", "bucket", "fusion", "mesh", "shard", "precision"),
+        options=(
+            "max_compilations",
+            "allow_host",
+            "cut_shapes",
+            "bucket",
+            "fusion",
+            "mesh",
+            "shard",
+            "precision",
+            "bf16",
+        ),
         load=_load_xla,
         ops=_xla_ops,
         host_ops=_xla_host_ops,

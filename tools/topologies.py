@@ -19,9 +19,10 @@ def print_topologies(reports: Mapping[str, Mapping[str, Any]]) -> None:
         for remark in _remarks(report):
             out().print(f"{name}: {remark}", soft_wrap=True)
     if made:
+        kind = "bfloat16" if made[0]["bf16"] else f"precision {made[0]['precision']}"
         out().print(
-            f"precision {made[0]['precision']}, effort {made[0]['effort']}; cycles as XLA's compiler estimates them, "
-            "of one device; nothing is measured",
+            f"{kind}, effort {made[0]['effort']}; cycles as XLA's compiler estimates them, of one device; nothing is "
+            "measured",
             soft_wrap=True,
         )
 

@@ -28,7 +28,8 @@ class AheadExecutable(XlaExecutable):
     """`xla:tpu@v5e:1x1`: XlaExecutable's programs, compiled by libtpu for a topology. A call raises NoDeviceError.
 
     shapes: of inputs by name; needed where the model leaves dimensions open, since a TPU's programs have fixed shapes.
-    precision: see XlaExecutable. effort: "full", or "fast" for a quick look: a worse program, in a tenth of the time.
+    precision, bf16: see XlaExecutable. effort: "full", or "fast" for a quick look: a worse program in a tenth of the
+        time.
     timeout: seconds that the compiler may take.
 
     State that the model's outputs replace is donated. Raises OptionError for a topology that there is not.
@@ -40,13 +41,14 @@ class AheadExecutable(XlaExecutable):
         topology: str,
         *,
         precision: str | None = None,
+        bf16: bool = False,
         effort: str | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
         self.topology = parse_topology(topology)
         self.effort = check_effort(effort)
-        super().__init__(model, "tpu", precision=precision, compile_only=True)
+        super().__init__(model, "tpu", precision=precision, bf16=bf16, compile_only=True)
         self.model = model
         self.shapes = dict(shapes or {})
         self._timeout = timeout
@@ -62,7 +64,7 @@ class AheadExecutable(XlaExecutable):
     def of(self, model: ir.Model) -> AheadExecutable:
         """Another model, with the same options."""
         return AheadExecutable(
-            model, self.topology.name, precision=self.precision, effort=self.effort, shapes=self.shapes,
+            model, self.topology.name, precision=self.precision, bf16=self.bf16, effort=self.effort, shapes=self.shapes,
             timeout=self._timeout,
         )  # fmt: skip
 

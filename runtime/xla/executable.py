@@ -49,6 +49,8 @@ class XlaExecutable:
         float32). None: "default" on a TPU, else "highest".
     mesh: "data=4,model=2" spreads the model over so many devices (see `sharding`): the batch over `data`, state and
         weights whole on each unless `shard` says otherwise: rules "linear*.weight=model,None", or "auto".
+    bf16: float32 is computed as bfloat16 where that is customary (see `autocast`); inputs, results and state stay what
+        they are.
     compile_only: programs are lowered for the platform and never run; no device is needed.
     cut_shapes: a device segment behind a host segment is compiled for so many shapes; for more it runs on the host.
 
@@ -67,6 +69,7 @@ class XlaExecutable:
         bucket: Mapping[str, Sequence[int]] | None = None,
         fusion: str = "auto",
         precision: str | None = None,
+        bf16: bool = False,
         compile_only: bool = False,
         mesh: str | None = None,
         shard: str | Sequence[str] | None = None,
@@ -76,6 +79,7 @@ class XlaExecutable:
         self._platform = platform
         self._placement = placement_of(model, platform, mesh, shard, compile_only)
         self.precision = precision_of(platform, precision)
+        self.bf16 = bf16
         allow_host = self._placement.may_use_host and (platform != "tpu" if allow_host is None else allow_host)
         self._host_nodes = host_nodes(model) if allow_host else {}
         check_supported(model, f"xla:{platform}", self._host_nodes)
@@ -99,6 +103,7 @@ class XlaExecutable:
             check_fusion(fusion),
             judged_nodes(self._index_checks),
             self.precision,
+            bf16,
             compile_only,
         )
         self._plan = self._planner.plan(self._host_nodes)

@@ -33,7 +33,16 @@ def narrowed(closed: jex.ClosedJaxpr, types: DtypeMap) -> jex.ClosedJaxpr:
 
     def function(*arguments: Any) -> list[Any]:
         results = _run(closed.jaxpr, closed.consts, [_cast(x, types) for x in arguments], types)
-        return [_to(x, v.aval.dtype) for x, v in zip(results, closed.jaxpr.outvars)]
+        return [to_dtype(x, v.aval.dtype) for x, v in zip(results, closed.jaxpr.outvars)]
+
+    return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.in_avals))
+
+
+def inlined(closed: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
+    """The program with what it calls written where it is called. Call with 64-bit types enabled."""
+
+    def function(*arguments: Any) -> list[Any]:
+        return _run(closed.jaxpr, closed.consts, arguments, {})
 
     return jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.in_avals))
 
@@ -69,10 +78,10 @@ def _step(eqn: Any, operands: list[Any], types: DtypeMap) -> Sequence[Any]:
     if called is not None:
         return _run(called.jaxpr, called.consts, operands, types)
     if eqn.primitive.name in _OF_BITS:
-        operands = [_to(x, v.aval.dtype) for x, v in zip(operands, eqn.invars)]
-        results = _bind(eqn, operands, eqn.params)
+        operands = [to_dtype(x, v.aval.dtype) for x, v in zip(operands, eqn.invars)]
+        results = bind(eqn, operands, eqn.params)
         return [_cast(x, types) for x in results]
-    return _bind(eqn, operands, {key: _parameter(value, types) for key, value in eqn.params.items()})
+    return bind(eqn, operands, {key: mapped_parameter(value, types) for key, value in eqn.params.items()})
 
 
 def _called(eqn: Any) -> Any | None:
@@ -83,12 +92,13 @@ def _called(eqn: Any) -> Any | None:
     return None
 
 
-def _bind(eqn: Any, operands: Sequence[Any], params: Mapping[str, Any]) -> Sequence[Any]:
+def bind(eqn: Any, operands: Sequence[Any], params: Mapping[str, Any]) -> Sequence[Any]:
+    """The results of an equation for these operands and parameters."""
     results = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(dict(params)))
     return results if eqn.primitive.multiple_results else [results]
 
 
-def _parameter(value: Any, types: DtypeMap) -> Any:
+def mapped_parameter(value: Any, types: DtypeMap) -> Any:
     """A parameter of an equation: types and the programs in it are those of the new types."""
     if isinstance(value, np.dtype):
         return types.get(value, value)
@@ -97,7 +107,7 @@ def _parameter(value: Any, types: DtypeMap) -> Any:
     if isinstance(value, jex.Jaxpr):
         return _program(value, (), types).jaxpr if not value.constvars else value
     if isinstance(value, tuple) and any(isinstance(each, (jex.ClosedJaxpr, jex.Jaxpr)) for each in value):
-        return tuple(_parameter(each, types) for each in value)
+        return tuple(mapped_parameter(each, types) for each in value)
     return value
 
 
@@ -113,10 +123,11 @@ def _program(jaxpr: Any, consts: Sequence[Any], types: DtypeMap) -> jex.ClosedJa
 
 def _cast(x: Any, types: DtypeMap) -> Any:
     wanted = types.get(np.dtype(x.dtype)) if isinstance(x.dtype, np.dtype) else None
-    return x if wanted is None else _to(x, wanted)
+    return x if wanted is None else to_dtype(x, wanted)
 
 
-def _to(x: Any, dtype: Any) -> Any:
+def to_dtype(x: Any, dtype: Any) -> Any:
+    """The same values of this type."""
     if x.dtype == dtype:
         return x
     return x.astype(dtype) if isinstance(x, (np.ndarray, np.generic)) else lax.convert_element_type(x, dtype)

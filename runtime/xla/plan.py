@@ -50,6 +50,7 @@ class Planner:
         fusion: Fusion,
         judged: Container[ir.Node],
         precision: Precision,
+        bf16: bool,
         compile_only: bool,
     ) -> None:
         self._model = model
@@ -62,7 +63,7 @@ class Planner:
         self._cut_shapes = cut_shapes
         self._allow_host = allow_host
         self._fusion = fusion
-        self._preparation = Preparation(weights, placement, compile_only, computed_types(platform, precision))
+        self._preparation = Preparation(weights, placement, compile_only, computed_types(platform, precision), bf16)
         self._schema_functions = SchemaFunctions()
         self._types = functools.cache(lambda: value_types(model))
         self._runners: dict[tuple[Any, ...], tuple[Segment, Runner, SegmentRunner | None]] = {}

@@ -20,6 +20,7 @@ from jax.core import ShapedArray
 from jax.extend import linear_util
 from jax.interpreters import partial_eval
 
+from .autocast import in_bfloat16
 from .narrow import DtypeMap, narrowed
 from .numpy_steps import evaluate, inner_of, is_numpy_step
 from .placement import Placement, Shardings
@@ -49,14 +50,20 @@ class Preparation:
     """Prepared weights of one model on one device, shared by its executables.
 
     compile_only: programs are made and never run, so that weights are types without data, prepared or not.
-    types: what numbers of a type are computed as, where that is another (see `narrow`).
+    types: what numbers of a type are computed as, where that is another (see `narrow`). bf16: see `autocast`.
     """
 
     def __init__(
-        self, weights: Weights, placement: Placement, compile_only: bool = False, types: DtypeMap | None = None
+        self,
+        weights: Weights,
+        placement: Placement,
+        compile_only: bool = False,
+        types: DtypeMap | None = None,
+        bf16: bool = False,
     ) -> None:
         self._weights = weights
         self._types = types or {}
+        self._bf16 = bf16
         self._placement = placement
         self._compile_only = compile_only
         self._arrays: dict[str, jax.Array] = {}
@@ -78,6 +85,8 @@ class Preparation:
         """
         structs = [self._weights.struct(value) for value in values]
         closed = narrowed(_traced(function, inputs, structs), self._types)
+        if self._bf16:
+            closed = in_bfloat16(closed, len(donated))
         jaxpr = closed.jaxpr
         sources = dict(zip(jaxpr.invars[len(inputs) :], values))
         entropy = jaxpr.invars[-1]

@@ -75,6 +75,7 @@ def make_report(executable: AheadExecutable, graph: ir.Model | None = None) -> d
         "time_formula": f"time = cycles / clock; {chip.formula}" if clock else f"no time: {chip.formula}",
         "least_time_us": None if least is None else least * 1e6,
         "precision": executable.precision,
+        "bf16": executable.bf16,
         "effort": executable.effort,
         "topology": {"name": topology.name, "chips": topology.chips, "devices": topology.devices, "devices_used": 1},
         "prefetch": None,

@@ -49,7 +49,10 @@ def rotary(node: ir.Node, rw: Rewriter) -> bool:
             continue
         source, sin, inside = found
         cos = next((by for x, by in either_way(straight) if x is source), None)
-        if cos is None or not read_only_by([straight, *inside, node]):
+        if cos is None:
+            continue
+        if not read_only_by([straight, *inside, node]):
+            rw.reject("rotary", "a step is needed elsewhere")
             continue
         tables = [_table(value, source, rw) for value in (cos, sin)]
         if tables[0] is None or tables[1] is None:

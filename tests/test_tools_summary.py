@@ -43,6 +43,7 @@ def test_each_pass_with_its_matches_nodes_and_seconds() -> None:
     assert re.search(r"fuse-matmul-bias +1 +-1 +\d+\.\d{3}", text)
     assert re.search(r"simplify-algebra +1 +-2 +\d+\.\d{3}", text)
     assert re.search(r"\d+ without a match +\d+\.\d{3}", text)
+    assert re.search(r"in all +3 +-4 +\d+\.\d{3}", text)
     assert "difference" not in text
 
 

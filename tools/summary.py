@@ -97,6 +97,8 @@ class CompiledTable:
         idle = [each.seconds for each in self._passes if not each.matches]
         if idle:
             rows.add_row(f"{len(idle)} without a match", "", "", f"{sum(idle):.3f}", style="dim")
+        total = _in_all(self._passes)
+        rows.add_row(*_cells(total), *([_difference(total.difference)] if verified else []), style="bold")
         return rows
 
 
@@ -107,6 +109,16 @@ def _table(*columns: tuple[str, Any]) -> Any:
     for title, justify in columns:
         rows.add_column(title, justify=justify, overflow="fold", no_wrap=justify == "right")
     return rows
+
+
+def _in_all(passes: Sequence[PassSummary]) -> PassSummary:
+    return PassSummary(
+        "in all",
+        sum(each.matches for each in passes),
+        sum(each.nodes for each in passes),
+        sum(each.seconds for each in passes),
+        max((each.difference for each in passes if each.difference is not None), default=None),
+    )
 
 
 def _cells(each: PassSummary) -> tuple[str, ...]:

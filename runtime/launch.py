@@ -26,22 +26,26 @@ COORDINATOR, COUNT, NUMBER = "PFVM_COORDINATOR", "PFVM_NUM_PROCESSES", "PFVM_PRO
 # What the others may take to notice by themselves that one is lost, before they are ended.
 _GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.1
+_FLAGS = ("-n", "--processes", "--machines", "--machine", "--coordinator")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Starts the processes and waits for them. Returns 0, or the code of the first that failed."""
-    given = _parser().parse_args(arguments)
+    own, program = _split(list(sys.argv[1:] if arguments is None else arguments))
+    given = _parser().parse_args(own)
+    if not program:
+        _parser().error("name the program: a file, or -m MODULE")
     if given.processes < 1 or not 0 <= given.machine < given.machines:
         _parser().error("expected at least one process, and --machine from 0 to --machines - 1")
     if given.machines > 1 and given.coordinator is None:
         _parser().error("several machines need --coordinator HOST:PORT, an address of machine 0 that all can reach")
-    coordinator = given.coordinator or f"127.0.0.1:{_free_port()}"
+    coordinator = given.coordinator or f"127.0.0.1:{free_port()}"
     first, count = given.machine * given.processes, given.machines * given.processes
     started: list[subprocess.Popen[bytes]] = []
     try:
         for number in range(first, first + given.processes):
             environment = {**os.environ, COORDINATOR: coordinator, COUNT: str(count), NUMBER: str(number)}
-            started.append(subprocess.Popen([sys.executable, *given.program], env=environment))
+            started.append(subprocess.Popen([sys.executable, *program], env=environment))
         return _wait(started, first)
     except KeyboardInterrupt:
         return 130
@@ -70,22 +74,33 @@ def _wait(processes: list[subprocess.Popen[bytes]], first: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
 
 
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The launcher's own flags, which come first, and what python runs."""
+    end = 0
+    while end < len(arguments) and arguments[end].partition("=")[0] in (*_FLAGS, "-h", "--help"):
+        end += 1 if "=" in arguments[end] or arguments[end] in ("-h", "--help") else 2
+    return arguments[:end], arguments[end:]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m pfvm.runtime.launch", description="Run a Python program in several processes that work as one."
+        prog="python -m pfvm.runtime.launch",
+        usage="%(prog)s -n PROCESSES [flags] FILE.py|-m MODULE [arguments]",
+        allow_abbrev=False,
+        description="Run a Python program in several processes that work as one.",
     )
     parser.add_argument("-n", "--processes", type=int, required=True, help="how many to start here")
     parser.add_argument("--machines", type=int, default=1, help="on how many machines this command runs")
     parser.add_argument("--machine", type=int, default=0, help="which of them this is, from 0")
     parser.add_argument("--coordinator", help="host:port of machine 0; by default a free port of this machine")
-    parser.add_argument("program", nargs=argparse.REMAINDER, help="what python runs: FILE or -m MODULE, arguments")
     return parser
 
 

@@ -1,0 +1,57 @@
+"""What the processes of tests/test_processes.py run: a training step on a mesh of all their devices.
+
+`train MESH SHARD` prints the losses and a checksum of the weights; `forever MESH` calls a model until it is ended.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pfvm
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def train(mesh: str, shard: str) -> None:
+    import torch
+    from mesh_nets import batch, make_step  # type: ignore[import-not-found]
+
+    spread = {"mesh": mesh, "shard": None if shard == "-" else shard} if mesh != "-" else {}
+    model, step = make_step("mlp")
+    compiled = pfvm.compile(step, batch("mlp"), device="xla:cpu", **spread)
+    torch.manual_seed(11)
+    losses = [compiled(batch("mlp"))["loss"].item() for _ in range(3)]
+    state = {name: value.double().sum().item() for name, value in model.state_dict().items()}
+    print("result", json.dumps({"losses": losses, "state": state}), flush=True)
+
+
+def forever(mesh: str) -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[8] x) => (float y) { y = ReduceSum <keepdims = 0> (x) }'
+    )
+    run: Any = pfvm.load(proto, "xla:cpu", mesh=mesh)
+    x = np.ones(8, np.float32)
+    print("result", run({"x": x})["y"], flush=True)
+    while True:
+        run({"x": x})
+        time.sleep(0.01)
+
+
+def entropy(mesh: str) -> None:
+    """Random numbers without a seed: the same in every process, new in every call."""
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[8] x) => (float[8] y) { y = RandomUniformLike (x) }'
+    )
+    run = pfvm.load(proto, "xla:cpu", mesh=mesh)
+    x = np.zeros(8, np.float32)
+    print("result", json.dumps([run({"x": x})["y"].tolist() for _ in range(2)]), flush=True)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -48,6 +48,12 @@ def test_float32_products_cost_what_their_precision_says() -> None:
     assert highest > 1.4 * default  # six products for one; at this effort memory takes the most
 
 
+def test_bfloat16_moves_fewer_bytes() -> None:
+    plain, short = (report(mlp(), bf16=flag) for flag in (False, True))
+    assert short["bf16"] and total(short, flops=MLP_FLOPS) < total(plain)
+    assert short["memory"]["argument_size"] == plain["memory"]["argument_size"] - 2 * (256 * 512 + 512 * 64)
+
+
 def test_convolutions_are_the_tpu_s_own() -> None:
     """The shifts and products that a CPU is given would be several times slower there."""
     executable = compiled(cnn(), shapes={"x": (8, 3, 32, 32)})
@@ -163,9 +169,9 @@ def test_compile_writes_all_that_the_compiler_made(pfvm, tmp_path) -> None:
     onnx.save(cnn(), tmp_path / "m.onnx")
     folder = tmp_path / "out"
     run = pfvm("compile", tmp_path / "m.onnx", "--device", "xla:tpu@v5e:1x1", "--artifacts", folder, "--shape",
-               "x=8,3,32,32", "--effort", "fast", "--precision", "high")  # fmt: skip
+               "x=8,3,32,32", "--effort", "fast", "--precision", "high", "--explain")  # fmt: skip
     assert run.code == 0, run.err
-    assert "precision high, effort fast" in run.out
+    assert "precision high, effort fast" in run.out and "segment 0: 7 nodes on xla:tpu@v5e:1x1" in run.out
     assert {path.name for path in folder.iterdir()} == {
         "model.onnx", "pfvm.onnx", "passes.json", "executable.bin", "arguments.json", "scheduled_hlo.txt", "l3ir.txt",
         "l3ir_stripped.onnx.zst", "report.json",

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 from pfvm.errors import describe_node
-from pfvm.runtime.device import load_executable
+from pfvm.runtime.device import load_executable, parse_devices
 from pfvm.runtime.image_decoding import decodes
 from pfvm.runtime.synthesis import workable
 
@@ -19,10 +19,11 @@ _NAMES = 6
 def print_segments(model: ir.Model, device: str) -> None:
     """One line per segment, and one per reason for a cut.
 
-    The model is run once, with made-up inputs: some cuts show only when it is compiled.
-    Raises the errors of `pfvm.load` and of the call.
+    The model is run once, with made-up inputs: some cuts show only when it is compiled. (For a TPU a cut is an error,
+    which compiling has raised by now.) Raises the errors of `pfvm.load` and of the call.
     """
-    executable: Any = load_executable(model, device)
+    target = parse_devices(device)[0]
+    executable: Any = load_executable(model, target)
     segments = getattr(executable, "segments", None)
     if segments is None:
         decoders = [node for node in model.graph if decodes(node)]
@@ -30,8 +31,9 @@ def print_segments(model: ir.Model, device: str) -> None:
         for node in decoders:
             _print(f"  {describe_node(node)}: image decoding, in Pillow")
         return
-    feeds, _ = workable(model, executable, 0, {})
-    executable(feeds)
+    if target.topology is None:
+        feeds, _ = workable(model, executable, 0, {})
+        executable(feeds)
     for number, segment in enumerate(executable.segments):
         engine = device if segment.kind == "device" else "the host (ONNX Runtime)"
         count = len(segment.nodes)

@@ -57,5 +57,8 @@ def _obstacle(node: ir.Node, reader: ir.Node, rw: Rewriter) -> str:
         return "the product is needed elsewhere"
     if (rw.opset(node) or 0) < 7:
         return "before opset 7, C broadcasts by an attribute"
-    matrices = is_matrix_product(node) if node.op_type == "MatMul" else node.inputs[0].dtype in _FLOATS  # type: ignore[union-attr]
-    return "" if matrices else "it is not proved to be a product of two matrices of float or double"
+    first = node.inputs[0]
+    is_gemm = node.op_type == "Gemm" and first is not None and first.dtype in _FLOATS
+    if is_gemm or (node.op_type == "MatMul" and is_matrix_product(node)):
+        return ""
+    return "it is not proved to be a product of two matrices of float or double"

@@ -197,8 +197,26 @@ def neutral_element(node: ir.Node, rw: Rewriter) -> bool:
         if not (same_dims(value.shape, out.shape) or _cannot_widen(value, array)):
             rw.reject("neutral_element", "the other operand is not proved to have the shape of the result")
             continue
+        if array.ndim and array.size > 1 and _is_normalized(value, rw):
+            rw.reject("neutral_element", "scale or bias of a norm, by which runtimes know its steps")
+            continue
         if forward(node, rw, value, "neutral_element"):
             return True
+    return False
+
+
+def _is_normalized(value: ir.Value, rw: Rewriter) -> bool:
+    """Whether the value is something over a square root, perhaps scaled."""
+    scaled = rw.producer(value, "Mul")
+    for operand in [value, *(scaled.inputs if scaled is not None else ())]:
+        node = rw.producer(operand, "Div") or rw.producer(operand, "Reciprocal")
+        if node is not None and rw.producer(node.inputs[-1], "Sqrt") is not None:
+            return True
+        nested = rw.producer(operand, "Mul") if operand is not value else None
+        for inner in nested.inputs if nested is not None else ():
+            inverse = rw.producer(inner, "Reciprocal")
+            if inverse is not None and rw.producer(inverse.inputs[0], "Sqrt") is not None:
+                return True
     return False
 
 

@@ -59,8 +59,8 @@ def scaled_operand(node: ir.Node, rw: Rewriter) -> bool:
         numbers = _along(by, len(out), axis, depth)
         if value is None or numbers is None or value.shape is None or len(value.shape) != len(out) or depth is None:
             continue
-        if rw.producer(value, "Mul") is not None:
-            return rw.reject("scaled_operand", "the scale may be a Gelu's, which is found whole")
+        if rw.producer(value, "Mul") is not None or rw.producer(value, "Div") is not None:
+            return rw.reject("scaled_operand", "the scale may be a Gelu's or a norm's, which are found whole")
         with np.errstate(all="ignore"):
             factor = np.broadcast_to(numbers if scale.op_type == "Mul" else 1 / numbers, (depth,))
             new = _scaled_rows(node, np.asarray(tensor.numpy(), np.float64), factor, rw).astype(tensor.dtype.numpy())

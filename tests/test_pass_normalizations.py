@@ -108,3 +108,15 @@ def test_half_precision_needs_statistics_in_float() -> None:
 )
 def test_rms_norm(lines: str) -> None:
     assert_rewritten(graph(lines, 23), ["RMSNormalization"], RMS)
+
+
+@pytest.mark.parametrize("tail", ["n = Div(d, s)", "r = Reciprocal(s) n = Mul(d, r)"])
+def test_a_scale_of_ones_and_a_bias_of_zeros_stay_where_a_runtime_knows_the_steps_by_them(tail: str) -> None:
+    lines = f"{CENTER} {SPREAD} {tail} k = Mul(n, scale) y = Add(k, bias)".replace(
+        "ReduceMean(x, last)", "ReduceMean(x)"
+    )
+    text = graph(lines.replace("(x)", "<axes = [-1]>(x)").replace("(p, last)", "<axes = [-1]>(p)"), 16)
+    text = text.replace("0.5, 1.5, -2.0, 3.0", "1, 1, 1, 1").replace("1.0, -1.0, 0.5, 2.0", "0, 0, 0, 0")
+    assert ops(run_passes(text))[-2:] == ["Mul", "Add"]
+    text = text.replace("Add(v, eps)", "Exp(v)").replace("Sqrt(e)", "Abs(e)")
+    assert ops(run_passes(text))[-1] in ("Div", "Mul") and ops(run_passes(text)).count("Mul") <= 1

@@ -40,7 +40,7 @@ def _mend_contents(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
         bounds = {ir.DataType.INT64: 2**63, ir.DataType.INT32: 2**31}
         limit = bounds.get(out.dtype) if out.dtype is not None else None
         unsafe = limit is None or any(not -limit <= d < limit for d in numbers)
-        if unsafe or (negative and node.op_type in ("Div", "Mod", "Slice")):
+        if unsafe or (negative and node.op_type in ("Div", "Mod")):
             del context._symbolic_values[out]
 
 
@@ -150,8 +150,12 @@ def _mend_split(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
 
 
 def _mend_slice(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
-    """Of a symbolic dim only the whole is known: it may be shorter than any start or end."""
+    """Of a symbolic dim only the whole is known: it may be shorter than any start or end.
+
+    What a slice of known contents holds follows from bounds that are known, negative ones as well.
+    """
     data, out = node.inputs[0], node.outputs[0]
+    context._symbolic_values.pop(out, None)
     if data is None or data.shape is None or out.shape is None:
         return
     view = View(node, context.opset)
@@ -169,6 +173,10 @@ def _mend_slice(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
             whole = starts[i] == 0 and ends[i] >= _TO_THE_END and step == 1
             dims[axis] = size if whole else context.new_symbolic_dim()
     out.shape = ir.Shape(dims)
+    contents = context.get_symbolic_value(data)
+    step = steps[0] if isinstance(steps, tuple) else 1
+    if contents is not None and len(data.shape) == 1 and len(starts) == 1 and step:
+        context._symbolic_values[out] = [contents[i] for i in sliced(len(contents), starts[0], ends[0], step)]
 
 
 def _mend_squeeze(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
@@ -242,6 +250,18 @@ def _mend_constant_of_shape(context: osi.ShapeInferenceContext, node: ir.Node) -
         out.shape = ir.Shape(list(contents))
 
 
+def _mend_range(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """The library wants constants; from 0 by 1 there are as many numbers as the dim that the limit is."""
+    start, limit, delta = (context.get_symbolic_value(value) if value is not None else None for value in node.inputs)
+    out = node.outputs[0]
+    if start is None or limit is None or delta is None or list(start) != [0] or list(delta) != [1] or len(limit) != 1:
+        return
+    (size,) = limit
+    name = size.value if isinstance(size, ir.SymbolicDim) else None
+    if isinstance(name, str) and name.isidentifier():  # a dim, which is not negative; a sum of dims may be
+        out.shape = ir.Shape([size])
+
+
 def _mend_contrib_quantization(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     """ONNX Runtime's own QuantizeLinear and DequantizeLinear, which the library does not know."""
     operand, out = node.inputs[0], node.outputs[0]
@@ -261,6 +281,7 @@ _MEND: dict[tuple[str, str], Callable[[osi.ShapeInferenceContext, ir.Node], None
     **{("com.microsoft", op): _mend_quantized_broadcast for op in ("QLinearAdd", "QLinearMul", "QLinearWhere")},
     **{("com.microsoft", op): _mend_contrib_quantization for op in ("QuantizeLinear", "DequantizeLinear")},
     ("", "ConstantOfShape"): _mend_constant_of_shape,
+    ("", "Range"): _mend_range,
     ("", "Expand"): _mend_expand,
     ("", "Einsum"): _mend_einsum,
     ("", "Split"): _mend_split,

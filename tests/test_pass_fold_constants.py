@@ -56,6 +56,17 @@ def test_computed_reshape_target_with_a_symbolic_batch() -> None:
     assert_same_numbers(model(text), compiled)
 
 
+def test_the_last_dim_of_a_shape_is_known_where_it_is_counted_from_the_end() -> None:
+    text = """agraph (float[n,m,8] x) => (float[?,?] y, int64[?] z) {
+        s = Shape(x) o = Constant <value_ints = [-1]> () e = Constant <value_ints = [9223372036854775807]> ()
+        l = Slice(s, o, e) t = Concat<axis=0>(o, l) y = Reshape(x, t)
+        f = Constant <value_ints = [-2]> () z = Slice(s, f, e) }"""
+    compiled = run_passes(text, PASS, "infer-shapes", "eliminate-dead-code")
+    assert sorted(ops(compiled)) == ["Reshape", "Shape", "Slice"]
+    assert [-1, 8] in _initializers(compiled).values()
+    assert_same_numbers(model(text), compiled)
+
+
 def test_a_symbolic_dim_elsewhere_becomes_minus_one_and_two_of_them_stay() -> None:
     swap = """agraph (float[{dims}] x) => (float[a,b] y) {{
         t = Transpose <perm = [1, 0]> (x) s = Shape(t) {} y = Reshape(x, {}) }}"""

@@ -35,11 +35,15 @@ class Verifier(Protocol):
 
 @dataclasses.dataclass
 class CompileResult:
-    """A compiled model in normal form and what every pass did; `original` is the model that was read, if it was."""
+    """A compiled model in normal form and what every pass did; `original` is the model that was read, if it was.
+
+    accuracy: what fewer bits did to the numbers, where there are fewer (see pfvm.runtime.reduced).
+    """
 
     model: ir.Model
     passes: list[PassRecord]
     original: ir.Model | None = None
+    accuracy: dict[str, Any] | None = None
 
     def summary(self) -> dict:
         """The content of passes.json: the runs of passes that changed something, and those of the last round.
@@ -56,6 +60,7 @@ class CompileResult:
             "seconds": sum(record.seconds for record in self.passes),
             "runs": len(self.passes),
             "passes": [dataclasses.asdict(record) for record in shown],
+            **({} if self.accuracy is None else {"accuracy": self.accuracy}),
         }
 
 
@@ -127,16 +132,20 @@ def compile_source(
     *,
     evaluate: Evaluate | None = None,
     make_verifier: Callable[[ir.Model], Verifier] | None = None,
+    finish: Callable[[ir.Model], tuple[ir.Model, dict[str, Any]]] | None = None,
     accept: Callable[[ir.Model], Mapping[str, bytes]] | None = None,
 ) -> CompileResult:
     """Read a model, compile it, and write what the options ask for: the output file and the artifacts directory.
 
-    `accept` is called with the compiled model: it raises where that must not be written, and returns name and content
+    `finish` makes of the compiled model what is written, with a report of its accuracy.
+    `accept` is called with that model: it raises where that must not be written, and returns name and content
     of more files for the directory.
     """
     original = read_model(source)
     _check_targets(source, original, options)
     result = compile_model(original, options, evaluate=evaluate, make_verifier=make_verifier)
+    if finish is not None:
+        result.model, result.accuracy = finish(result.model)
     result.original = original
     files = {} if accept is None else accept(result.model)
     write_outputs(original, result, options, files)

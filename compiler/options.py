@@ -60,6 +60,12 @@ class Options(pydantic.BaseModel):
     strip_provenance: bool = pydantic.Field(
         False, description="leave out which rule made a node and of what (pfvm.rule and pfvm.from in its metadata)"
     )
+    quantize: Literal["dynamic-int8"] | None = pydantic.Field(
+        None, description="weights of products as int8, whose data are quantized at each call; prints the accuracy"
+    )
+    fp16: bool = pydantic.Field(
+        False, description="float16 between inputs and outputs, which stay float32; prints the accuracy"
+    )
     device: str | None = pydantic.Field(
         None, description="also load the compiled model there: what it cannot run is an error, and nothing is written"
     )
@@ -115,6 +121,8 @@ class Options(pydantic.BaseModel):
             if getattr(self, name) not in (None, False):
                 elsewhere = "; `pfvm plan` has it" if name == "scheduler" else ""
                 raise NotBuiltError(f"--{name} is not built yet in this version of pfvm{elsewhere}")
+        if self.quantize is not None and self.fp16:
+            raise ValueError("--quantize and --fp16 do not go together: choose one")
         if self.explain and self.device is None:
             raise ValueError("--explain tells what runs where on a device: give --device as well")
         if self.mesh is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx
@@ -59,8 +59,9 @@ def compile_source(source: Any, options: Options, reports: dict[str, Any] | None
 
     reports: gets the content of report.json of each topology by the device's name, {"error": …} where it failed.
     """
+    finish = _finisher(options)
     if options.device is None:
-        return compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier)
+        return compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier, finish=finish)
     devices = parse_devices(options.device)
     for device in devices:
         device.require()  # before any work is done
@@ -76,7 +77,16 @@ def compile_source(source: Any, options: Options, reports: dict[str, Any] | None
             return {}
         return device_files(executable, devices[0], lambda: workable(model, executable, shapes=shapes))
 
-    return compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier, accept=accept)
+    return compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier, finish=finish, accept=accept)
+
+
+def _finisher(options: Options) -> Callable[[ir.Model], tuple[ir.Model, dict[str, Any]]] | None:
+    """What puts the compiled model into fewer bits and measures its accuracy; None where nobody asked for it."""
+    if options.quantize is None and not options.fp16:
+        return None
+    from .reduced import finisher
+
+    return finisher(options.quantize or "fp16")
 
 
 def device_options(options: Options) -> dict[str, Any]:

@@ -64,6 +64,8 @@ def compile_command(
             "unfused in standard operators.",
         ),
     ] = None,
+    quantize: Annotated[str | None, typer.Option("--quantize", help="dynamic-int8: int8 weights.")] = None,
+    fp16: Annotated[bool, typer.Option("--fp16", help="float16 inside; prints the accuracy.")] = False,
     rules: Annotated[
         list[str] | None,
         typer.Option("--rules", help="A Python file of rules of your own (@rule, from pfvm.passes). Repeatable."),

@@ -37,6 +37,11 @@ def print_compiled(
         parts = [f"{nodes[0]} → {nodes[1]} nodes", f"{human_bytes(size[0])} → {human_bytes(size[1])} of constants"]
     parts += [f"{seconds:.2f} s", ", ".join(written) or "not written"]
     err().print(", ".join(parts), soft_wrap=True)
+    if result.accuracy is not None:
+        from pfvm.runtime.reduced import lines
+
+        for line in lines(result.accuracy):
+            err().print(line, soft_wrap=True)
     if not is_quiet():
         err().print(CompiledTable(result))
 

@@ -68,13 +68,11 @@ def compile_command(
     fp16: Annotated[bool, typer.Option("--fp16", help="float16 inside; prints the accuracy.")] = False,
     rules: Annotated[
         list[str] | None,
-        typer.Option("--rules", help="A Python file of rules of your own (@rule, from pfvm.passes). Repeatable."),
+        typer.Option("--rules", help="Python file of rules of your own. Repeatable."),
     ] = None,
     strip_provenance: Annotated[
         bool,
-        typer.Option(
-            "--strip-provenance", help="Without pfvm.rule and pfvm.from: which rule made a node, and of which nodes."
-        ),
+        typer.Option("--strip-provenance", help="Leave out which rule made a node, and of what."),
     ] = False,
     device: Annotated[
         str | None,

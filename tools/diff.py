@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .console import out, print_json
+from .working import working
 
 if TYPE_CHECKING:
     from pfvm.compiler.difference.compare import Change, Differences, NodeChange
@@ -45,7 +46,8 @@ def diff(
     and functions included. Two files that differ in the names of inner values and nodes alone are equal. Node metadata,
     doc strings of nodes and declared shapes of inner values are not compared. `pfvm check` compares numbers.
     """
-    found = compare(first, second, names)
+    with working(f"comparing {first} and {second}"):
+        found = compare(first, second, names)
     if as_json:
         print_json(as_dict(found))
     else:

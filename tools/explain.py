@@ -14,6 +14,7 @@ import typer
 from pfvm.errors import OptionError, describe_node, did_you_mean
 
 from .console import out, print_json, table
+from .working import working
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -55,7 +56,8 @@ def explain(
     found = _find(source, node)
     places = {each: place for place, each in enumerate(_nodes(source))}
     followers = [Follower(functools.partial(_at, place=places[each])) for each in found]
-    compile_model(source, options, evaluate=evaluate, trace=Followers(followers))
+    with working(f"compiling {model}"):
+        compile_model(source, options, evaluate=evaluate, trace=Followers(followers))
     explained = [_explained(each, follower) for each, follower in zip(found, followers)]
     if as_json:
         print_json({"version": 1, "asked": node, "nodes": explained})

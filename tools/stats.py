@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from pfvm.compiler import progress
 from pfvm.errors import PfvmError
 
-from .console import err, human_bytes, human_count, out, print_json, table
+from .console import human_bytes, human_count, out, print_json, table
+from .working import working
 
 if TYPE_CHECKING:
     from pfvm.compiler.flops import Flops
@@ -46,7 +49,11 @@ def stats(
     Several models stand side by side. Weights are not read. A flop is an addition or a multiplication; what only moves
     data counts nothing.
     """
-    found = [collect(path, shape) for path in models]
+    found = []
+    with working("counting"):
+        for number, path in enumerate(models):
+            progress.report(str(path), number / len(models))
+            found.append(collect(path, shape))
     if as_json:
         print_json({"version": 1, "models": [as_dict(each, largest) for each in found]})
     else:
@@ -57,7 +64,7 @@ def stats(
     if len(models) == 1 and failed:
         raise PfvmError(failed[0].error)
     for each in failed:
-        err().print(f"error: {each.error}", soft_wrap=True)
+        print(f"error: {each.error}", file=sys.stderr)
     if failed:
         raise typer.Exit(2)
 

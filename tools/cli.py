@@ -35,7 +35,7 @@ from .stats import stats
 app = typer.Typer(
     name="pfvm",
     cls=Commands,
-    context_settings={"max_content_width": 100},
+    context_settings={"max_content_width": 120},
     help="An ONNX graph compiler: any ONNX file or PyTorch function in, one smaller and equal graph out.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

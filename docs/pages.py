@@ -26,6 +26,7 @@ SECTIONS = {
     "More of the command line": "cli.md",
     "Weights, state and changes": "state.md",
     "Programs of the MLSDK": "mlsdk.md",
+    "A TPU without a TPU": "tpu.md",
     "A plan for MN-Core 2": "plan.md",
     "Rules of your own, passes one by one": "rules.md",
     "Speed": "speed.md",

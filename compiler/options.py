@@ -76,6 +76,7 @@ class Options(pydantic.BaseModel):
     precision: Literal["default", "high", "highest"] | None = pydantic.Field(
         None, description="of float32 products on `device`, where it has a choice: a TPU's default is bfloat16 operands"
     )
+    bf16: bool = pydantic.Field(False, description="compute float32 as bfloat16 on `device` where that is customary")
     effort: Literal["fast", "full"] | None = pydantic.Field(
         None, description="of the compiler for xla:tpu@TOPOLOGY: fast takes a tenth of the time for a worse program"
     )
@@ -129,8 +130,8 @@ class Options(pydantic.BaseModel):
             mesh.parse_shard(self.shard, mesh.parse_mesh(self.mesh))
         elif self.shard:
             raise ValueError("--shard says what is split over a mesh: give --mesh as well")
-        for name in ("shape", "precision", "effort", "timeout", "mesh"):
-            if getattr(self, name) not in (None, ()) and self.device is None:
+        for name in ("shape", "precision", "bf16", "effort", "timeout", "mesh"):
+            if getattr(self, name) not in (None, (), False) and self.device is None:
                 raise ValueError(f"--{name} is for a device: give --device as well")
         return self
 

@@ -93,6 +93,7 @@ def device_options(options: Options) -> dict[str, Any]:
     """The options of compiling that are the device's, None where they are not given."""
     return {
         "precision": options.precision,
+        "bf16": options.bf16 or None,
         "effort": options.effort,
         "timeout": options.timeout,
         "mesh": options.mesh,
@@ -118,14 +119,15 @@ def load(
         optimize=False: the graph exactly as written, without ONNX Runtime's own optimizations.
     options of xla:cpu:
         precision="default"|"high"|"highest": of float32 products, on GPUs and TPUs.
+        bf16=True: computes float32 as bfloat16 where that is customary.
         mesh="data=4,model=2": spread over so many devices, which xla:cpu makes by itself: inputs over `data` along
             their batch, weights and state whole on each.
         shard=["linear*.weight=model,None"]: split these over axes of the mesh instead; "auto": the large ones.
         max_compilations=N: how many sets of input shapes may be compiled; default: 64.
         more, on what runs on the host and how shapes are grouped: see pfvm.runtime.xla.executable.XlaExecutable.
 
-    options of xla:tpu@TOPOLOGY, which compiles for a TPU that is not here and runs nothing: precision; effort="fast";
-        shapes={"x": (1, 3, 224, 224)} where dimensions are open; timeout=SECONDS.
+    options of xla:tpu@TOPOLOGY, which compiles for a TPU that is not here and runs nothing: precision, bf16;
+        effort="fast"; shapes={"x": (1, 3, 224, 224)} where dimensions are open; timeout=SECONDS.
 
     Raises InvalidModelError, UnsupportedOpError (names the node), OptionError, MissingExtraError, NoDeviceError, and
     InputError for a model of another type.

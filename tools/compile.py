@@ -93,6 +93,12 @@ def compile_command(
             "(float32, the default of a GPU).",
         ),
     ] = None,
+    bf16: Annotated[
+        bool,
+        typer.Option(
+            "--bf16", help="On an xla device: bfloat16 for products and what stands between them; state stays float32."
+        ),
+    ] = False,
     effort: Annotated[
         str | None,
         typer.Option("--effort", help="For xla:tpu@TOPOLOGY: full (the default), or fast for a first look."),

@@ -6,6 +6,7 @@ Facts that hold on one path only (a branch, a first iteration) or for one size o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
@@ -262,6 +263,34 @@ def _mend_range(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
         out.shape = ir.Shape([size])
 
 
+def _mend_reshape(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """The dim that −1 stands for, where the symbolic dims of both sides cancel but for one.
+
+    None of them is 0 in a run: −1 has no meaning there.
+    """
+    data, target, out = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None, node.outputs[0]
+    contents = context.get_symbolic_value(target) if target is not None and not target.is_graph_input() else None
+    if data is None or data.shape is None or contents is None or out.shape is None or len(out.shape) != len(contents):
+        return
+    places = [i for i, dim in enumerate(contents) if dim == -1]
+    known = [dim for dim in contents if dim != -1]
+    if len(places) != 1 or any(isinstance(dim, int) and dim < 1 for dim in known):
+        return
+    left = [dim for dim in data.shape if not isinstance(dim, int)]
+    numbers = [dim for dim in data.shape if isinstance(dim, int)]
+    for dim in known:
+        if not isinstance(dim, int):
+            if dim.value is None or dim not in left:
+                return
+            left.remove(dim)
+    quotient, rest = divmod(math.prod(numbers), math.prod(dim for dim in known if isinstance(dim, int)))
+    if rest or len(left) > 1 or (left and (quotient != 1 or left[0].value is None)):
+        return
+    dims = list(out.shape)
+    dims[places[0]] = left[0] if left else quotient
+    out.shape = ir.Shape(dims)
+
+
 def _mend_contrib_quantization(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     """ONNX Runtime's own QuantizeLinear and DequantizeLinear, which the library does not know."""
     operand, out = node.inputs[0], node.outputs[0]
@@ -282,6 +311,7 @@ _MEND: dict[tuple[str, str], Callable[[osi.ShapeInferenceContext, ir.Node], None
     **{("com.microsoft", op): _mend_contrib_quantization for op in ("QuantizeLinear", "DequantizeLinear")},
     ("", "ConstantOfShape"): _mend_constant_of_shape,
     ("", "Range"): _mend_range,
+    ("", "Reshape"): _mend_reshape,
     ("", "Expand"): _mend_expand,
     ("", "Einsum"): _mend_einsum,
     ("", "Split"): _mend_split,

@@ -138,6 +138,27 @@ def test_symbolic_shapes_hold_the_real_ones(op: str) -> None:
             "[n,4]",
             id="quantization as ONNX Runtime writes it",
         ),
+        pytest.param(
+            '<ir_version: 8, opset_import: ["" : 17]> g (float[n,m] x) => (int64[a,c] y) '
+            "<int64 zero = {0}, int64 one = {1}, int64[1] rows = {-1}, int64[1] where = {1}> { s = Shape(x) "
+            "l = Gather(s, one) r = Range(zero, l, one) u = Unsqueeze(r, where) k = Gather(s, where) "
+            "t = Concat<axis=0>(rows, k) y = Reshape(u, t) }",
+            "[1,m]",
+            id="positions, as GPT-2 counts them",
+        ),
+        pytest.param(
+            '<ir_version: 8, opset_import: ["" : 17]> g (float[n,m,12] x) => (float[a,b,c,d] y) '
+            "<int64[1] rest = {-1}, int64[1] four = {4}> { n = Shape<start=0, end=1>(x) m = Shape<start=1, end=2>(x) "
+            "t = Concat<axis=0>(m, rest, four, n) y = Reshape(x, t) }",
+            "[m,3,4,n]",
+            id="a dim that is left when the others cancel",
+        ),
+        pytest.param(
+            '<ir_version: 8, opset_import: ["" : 17]> g (float[n,m,12] x) => (float[a,b] y) '
+            "<int64[1] rest = {-1}> { n = Shape<start=0, end=1>(x) t = Concat<axis=0>(n, rest) y = Reshape(x, t) }",
+            "[n,12*m]",
+            id="a dim that is a product",
+        ),
     ],
 )
 def test_shapes_of_forms_that_few_know(text: str, expected: str | None) -> None:

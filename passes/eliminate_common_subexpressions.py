@@ -9,6 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from . import tensor_bytes
+from .dims import static_shape
 from .effects import bodies
 from .graph_key import Key, node_key
 from .rewriter import Rewriter
@@ -22,8 +23,9 @@ class EliminateCommonSubexpressions:
     before:  x ─ Relu ─ a ─┐              after:  x ─ Relu ─ a ─┬ Add
              x ─ Relu ─ b ─┴ Add                                └
 
-    A node in a body may be served by one that every path to the body has computed; an If, Loop or Scan is equal to one
-    whose bodies compute the same. Overridable initializers, random and training-mode nodes are never merged.
+    Shape arithmetic is equal where its symbolic result is. A node in a body may be served by one that every path to the
+    body has computed; an If, Loop or Scan is equal to one whose bodies compute the same. Overridable initializers,
+    random and training-mode nodes are never merged.
     """
 
     name: ClassVar[str] = "eliminate-common-subexpressions"
@@ -44,9 +46,12 @@ def _visit(graph: ir.Graph, rw: Rewriter, seen: ChainMap[Key, ir.Node], tensors:
         key = node_key(node, rw)
         if key is None:
             continue
-        first = seen.get(key)
+        contents = _contents_key(node, rw)
+        first = seen.get(key) or (seen.get(contents) if contents is not None else None)
         if first is None:
             seen[key] = node
+            if contents is not None:
+                seen[contents] = node
         elif all(rw.can_replace(a, b) for a, b in zip(node.outputs, first.outputs)):
             rw.replace(node, *first.outputs)
             rw.matched("common node")
@@ -56,6 +61,17 @@ def _visit(graph: ir.Graph, rw: Rewriter, seen: ChainMap[Key, ir.Node], tensors:
             rw.matched("common node")
         else:
             rw.reject("common node", "an output of the graph keeps a value of its own", node)
+
+
+def _contents_key(node: ir.Node, rw: Rewriter) -> Key | None:
+    """Equal for shape arithmetic of equal symbolic results: Gather(Shape(x), 0) and Gather(Shape(Relu(x)), 0)."""
+    out = node.outputs[0]
+    contents = rw.shapes.contents(out) if len(node.outputs) == 1 else None
+    shape = static_shape(out)
+    if not contents or shape is None or out.dtype is None:
+        return None
+    dims = [dim if isinstance(dim, int) else dim.value for dim in contents]
+    return None if None in dims else ("contents", out.dtype, shape, *dims)
 
 
 def _merge_initializer(value: ir.Value, rw: Rewriter, tensors: ChainMap[Key, ir.Value]) -> None:

@@ -74,3 +74,26 @@ def test_equal_constants_of_sibling_bodies_stay_apart() -> None:
     constant = "k = Constant <value = float[3] {{1, 2, 3}}> () {} = Add(x, k)"
     text = IF.format(outer="", then=constant.format("p"), other=constant.format("q").replace("k", "l"))
     assert_same_numbers(model(text), run_passes(text, PASS))
+
+
+def test_shape_arithmetic_is_equal_where_its_result_is() -> None:
+    text = """agraph (float[n,m,8] x) => (float[n,m,8] y, int64 u, int64 v) {
+        i = Constant <value = int64 {0}> () j = Constant <value = int64 {-2}> () k = Constant <value = int64 {1}> ()
+        r = Relu(x) s = Shape(x) t = Shape(r) a = Gather(s, i) b = Gather(t, i) c = Add(a, b)
+        d = Gather(t, j) e = Gather(s, k) u = Mul(c, d) v = Mul(c, e) y = Exp(r) }"""
+    compiled = run_passes(text, PASS, "infer-shapes", "eliminate-dead-code")
+    assert sorted(ops(compiled)) == sorted(["Relu", "Exp", "Shape", "Gather", "Gather", "Add", "Mul", "Identity"])
+    assert_same_numbers(model(text), compiled)
+
+
+def test_equal_names_of_dims_in_two_bodies_are_two_things() -> None:
+    text = """agraph (bool p, float[n] x) => (int64 y) {
+        i = Constant <value = int64 {0}> ()
+        y = If (p) <then_branch = yes () => (int64 a) {
+            z = NonZero(x) s = Shape(z) one = Constant <value = int64 {1}> () a = Gather(s, one) },
+            else_branch = no () => (int64 b) { w = Compress(x, c) c2 = Shape(w) b = Gather(c2, i) }>
+        c = Cast <to = 9> (x) }"""
+    proto = model(text)
+    cast = proto.graph.node.pop()
+    proto.graph.node.insert(0, cast)
+    assert_same_numbers(proto, run_passes(proto, PASS, "infer-shapes", "eliminate-dead-code"))

@@ -69,7 +69,7 @@ def estimate(name: str, report: dict) -> str:
     took, limit = report["time_us"], report["least_time_us"]
     published = f"published {PUBLISHED[name]:.3f} s" if name in PUBLISHED else "not published"
     return (
-        f"{name}: estimate {took / 1e6:.4f} s (precision {report['precision']}), {published}, "
+        f"{name}: estimate {took / 1e6:.4f} s ({report['precision']}), {published}, "
         f"limit {limit / 1e6:.3f} s, {report['schedule']['programs']} executable, "
         f"{report['peak_memory']['HBM']['bytes_per_cell'] / 2**30:.2f} GiB"
     )
@@ -97,6 +97,7 @@ def main() -> None:
     parser.add_argument("--backward", action="store_true")
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--bf16", action="store_true", help="compute in bfloat16")
     parser.add_argument("--effort", default="full", choices=["fast", "full"])
     parser.add_argument("--outdir", default="out/vgg19")
     args = parser.parse_args()
@@ -111,7 +112,7 @@ def main() -> None:
         print(f"{name} on {args.device}: {compare(compiled, eager, batch)}")
         return
     folder = pathlib.Path(args.outdir) / name.replace(" ", "")
-    options = {"effort": args.effort}
+    options = {"effort": args.effort, "bf16": args.bf16}
     pfvm.compile(eager, batch, device=args.device, codegen_dir=folder, freeze=False, device_options=options)
     print(f"{args.device}, batch {args.batch}")
     print(estimate(name, json.loads((folder / "report.json").read_text())))

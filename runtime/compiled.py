@@ -12,6 +12,7 @@ import onnx_ir as ir
 from pfvm.compiler import options as option_schema
 from pfvm.compiler.driver import CompileResult
 from pfvm.compiler.driver import compile_source as compile_with
+from pfvm.compiler.until import parse_until
 from pfvm.errors import InputError, MissingExtraError, OptionError, did_you_mean, short
 
 from .api import device_options as options_of
@@ -40,6 +41,7 @@ def compile(
     freeze: bool | None = None,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
     steps_per_call: int | None = None,
+    until: str | None = None,
     device_options: Mapping[str, Any] | None = None,
     mesh: str | None = None,
     shard: str | Sequence[str] | None = None,
@@ -70,6 +72,9 @@ def compile(
     steps_per_call: K: a call runs a training step K times, on K batches stacked along a new first axis, and returns
         results stacked alike (a vector of losses). `example_inputs` are those of one step. Numbers of optimizers are
         read once a call; random numbers are those of K calls of one step.
+    until: with steps_per_call, "loss < 0.1" (or <=, >, >=): a call ends behind the first step whose result `loss`, one
+        float, is below 0.1. Results have a row for each step that ran; `steps_done` of the compiled function says how
+        many did. ("output" is the result of a function that returns a tensor alone.)
     mesh: of xla devices: "data=4" or "data=4,model=2" spreads the function over so many. The batch (dimension 0 of the
         inputs) is split over `data`; means and batch statistics are those of the whole batch. Weights, buffers and
         optimizer state are whole on each device, or split as `shard` says.
@@ -93,15 +98,18 @@ def compile(
         check_export(settings)
     if steps_per_call is not None:
         check_steps(steps_per_call)
+    elif until is not None:
+        raise OptionError("until ends a call of several steps early: give steps_per_call, the most of them, as well")
+    condition = None if until is None else parse_until(until)
     exported = capture(fn, example_inputs, freeze=freeze, dynamic=dynamic)
     if steps_per_call is not None:
-        exported = repeated(exported, steps_per_call)
+        exported = repeated(exported, steps_per_call, condition)
     own = {**options_of(settings), **(device_options or {}), **spread(mesh, shard)}
     loaded: list[tuple[Executable, Run]] = []
 
     def accept(model: ir.Model) -> dict[str, bytes]:
         executable = load_executable(model, target, **own)
-        run, rehearse = runner(exported, executable, steps_per_call)
+        run, rehearse = runner(exported, executable, steps_per_call, condition is not None)
         loaded.append((executable, run))
         if settings.artifacts is None and target.topology is None:
             return {}
@@ -115,7 +123,7 @@ def compile(
     return CompiledFunction(exported, result, *loaded[0], target, settings.artifacts, steps_per_call)
 
 
-def runner(exported: Exported, executable: Executable, steps: int | None) -> tuple[Run, Run]:
+def runner(exported: Exported, executable: Executable, steps: int | None, ends_early: bool = False) -> tuple[Run, Run]:
     """Feeds → results, and the same as a rehearsal, which changes nothing.
 
     Tensors of a function are read at every call; state of a step is kept on the device.
@@ -139,7 +147,7 @@ def runner(exported: Exported, executable: Executable, steps: int | None) -> tup
     from .torch_steps import StepsState
 
     on_device = resident(executable, exported.updates)
-    state = StepState(exported, on_device) if steps is None else StepsState(exported, on_device, steps)
+    state = StepState(exported, on_device) if steps is None else StepsState(exported, on_device, steps, ends_early)
     return state.run, drawing_nothing(state.rehearse)
 
 
@@ -223,6 +231,11 @@ class CompiledFunction:
 
         owner = getattr(self._run, "__self__", None)
         return owner if isinstance(owner, StepState) else None
+
+    @property
+    def steps_done(self) -> int | None:
+        """How many steps the last call ran, where a call runs several; None for one step a call, or a function."""
+        return getattr(self.step, "steps_done", None)
 
     def _packed(self, results: dict[str, Any]) -> Any:
         sizes = self.signature.size_outputs if self.steps_per_call is None else ()

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.compiler.loop import loop_model
 from pfvm.compiler.signature import read_manifest, write_manifest
+from pfvm.compiler.until import Until
 from pfvm.errors import CaptureError, OptionError
 
 from .export import Exported
@@ -23,14 +24,15 @@ def check_steps(steps: int) -> None:
         raise OptionError(f"steps_per_call: expected an integer of at least 1, got {steps!r}")
 
 
-def repeated(exported: Exported, steps: int) -> Exported:
+def repeated(exported: Exported, steps: int, until: Until | None = None) -> Exported:
     """The step as a model of `steps` steps: inputs and results get a leading axis of that size. `exported` is used up.
 
-    State in `per_step(exported)` has a value for each step. Raises what `repeatable` raises.
+    State in `per_step(exported)` has a value for each step. With `until`, the model's last output says how many ran.
+    Raises what `repeatable` raises, and OptionError for a condition on what is no result.
     """
     check_steps(steps)
     step = repeatable(exported)
-    return dataclasses.replace(step, model=loop_model(step.model, steps, per_step(step)))
+    return dataclasses.replace(step, model=loop_model(step.model, steps, per_step(step), until))
 
 
 def repeatable(exported: Exported) -> Exported:

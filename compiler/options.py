@@ -83,6 +83,10 @@ class Options(pydantic.BaseModel):
     timeout: float | None = pydantic.Field(
         None, gt=0, description="seconds that the compiler for xla:tpu@TOPOLOGY may take"
     )
+    export: Literal["stablehlo"] | None = pydantic.Field(
+        None,
+        description="write a portable program for XLA on CPUs, GPUs and TPUs to `output`, a folder, and no ONNX file",
+    )
     explain: bool = pydantic.Field(False, description="print what runs where on `device`, and why")
     mesh: str | None = pydantic.Field(
         None, description="spread the model over several devices of `device`: data=2,model=4; the batch over data"
@@ -130,7 +134,7 @@ class Options(pydantic.BaseModel):
             mesh.parse_shard(self.shard, mesh.parse_mesh(self.mesh))
         elif self.shard:
             raise ValueError("--shard says what is split over a mesh: give --mesh as well")
-        for name in ("shape", "precision", "bf16", "effort", "timeout", "mesh"):
+        for name in ("shape", "precision", "bf16", "effort", "timeout", "mesh", "export"):
             if getattr(self, name) not in (None, (), False) and self.device is None:
                 raise ValueError(f"--{name} is for a device: give --device as well")
         return self

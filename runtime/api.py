@@ -55,13 +55,30 @@ def compile_source(source: Any, options: Options, reports: dict[str, Any] | None
     With `options.device`, the compiled model is loaded there first: what the device cannot run is an error. With an
     artifacts directory too, it gets the files that tell what the device's compiler decided (l3ir.txt, report.json, …):
     where that takes a call, the model runs once with made-up inputs, InputError where none fit. `options.device` may
-    be a list of topologies (xla:tpu@v5e:1x1,v6e:1x1); then each has a folder there.
+    be a list of topologies (xla:tpu@v5e:1x1,v6e:1x1); then each has a folder there. With `options.export`, the device
+    need not be here, and the output is a portable program.
 
     reports: gets the content of report.json of each topology by the device's name, {"error": …} where it failed.
     """
     finish = _finisher(options)
     if options.device is None:
         return compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier, finish=finish)
+    from .device import device_files, load_executable, parse_devices
+    from .portable import check_export, export_to
+    from .synthesis import parse_shapes, workable
+    from .topologies import compile_for_each
+
+    if options.export is not None:
+        check_export(options)
+        result = compile_with(
+            source,
+            options.model_copy(update={"output": None}),
+            evaluate=evaluate,
+            make_verifier=make_verifier,
+            finish=finish,
+        )
+        export_to(options, result.model)
+        return result
     devices = parse_devices(options.device)
     for device in devices:
         device.require()  # before any work is done
@@ -109,7 +126,7 @@ def load(
     """Loads a model on a device: `exe({"x": array}) -> {"y": array}`.
 
     model: a path, the bytes of a file, an onnx.ModelProto or an onnx_ir.Model. It runs as it is; call `optimize` first
-        to compile it.
+        to compile it. Or the folder of a portable program (`pfvm compile --export stablehlo`), for xla devices.
     device: "pfvm:cpu", "xla:cpu" or another of `pfvm.devices()`.
     options of pfvm:cpu:
         threads=N: threads inside an operator; default: one a core.
@@ -134,5 +151,11 @@ def load(
     """
     if not isinstance(model, (str, os.PathLike, bytes, onnx.ModelProto, ir.Model)):
         raise InputError(f"load takes a path, bytes, a ModelProto or an onnx_ir.Model, not {short(model)}")
+    from .device import load_executable, parse_device
+    from .portable import is_portable, load_portable
+
+    if is_portable(model):
+        assert isinstance(model, (str, os.PathLike))
+        return load_portable(model, device, options)
     parse_device(device).require()  # before a large model is read
     return load_executable(read_model(model), device, **options)

@@ -106,6 +106,14 @@ def compile_command(
     timeout: Annotated[
         float | None, typer.Option("--timeout", help="For xla:tpu@TOPOLOGY: seconds that the compiler may take.")
     ] = None,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            "--export",
+            help="stablehlo: write a program that xla:cpu, xla:cuda and xla:tpu run without the ONNX file, to the "
+            "folder -o. See `pfvm run`.",
+        ),
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print what runs where on the device, and why.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead of a line: nodes, bytes, passes.")

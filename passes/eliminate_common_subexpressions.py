@@ -47,7 +47,7 @@ def _visit(graph: ir.Graph, rw: Rewriter, seen: ChainMap[Key, ir.Node], tensors:
         if key is None:
             continue
         contents = _contents_key(node, rw)
-        first = seen.get(key) or (seen.get(contents) if contents is not None else None)
+        first = _standing(seen, key) or (_standing(seen, contents) if contents is not None else None)
         if first is None:
             seen[key] = node
             if contents is not None:
@@ -61,6 +61,12 @@ def _visit(graph: ir.Graph, rw: Rewriter, seen: ChainMap[Key, ir.Node], tensors:
             rw.matched("common node")
         else:
             rw.reject("common node", "an output of the graph keeps a value of its own", node)
+
+
+def _standing(seen: ChainMap[Key, ir.Node], key: Key) -> ir.Node | None:
+    """What was seen, unless it died with a reader that was merged."""
+    node = seen.get(key)
+    return node if node is not None and node.graph is not None else None
 
 
 def _contents_key(node: ir.Node, rw: Rewriter) -> Key | None:

@@ -5,7 +5,7 @@ Every test looks at the whole folder afterwards: no temporary file, and an outpu
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 import signal
 import subprocess
@@ -234,25 +234,41 @@ def test_unknown_input(here: Workplace) -> None:
 # ---- disks
 
 
-@pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every write of a file's content fails as it does on a full disk, after half of it has been written."""
-    write = Path.write_bytes
-
-    def half(self: Path, data: bytes) -> int:
-        write(self, data[: len(data) // 2])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "write_bytes", half)
-    monkeypatch.setattr(Path, "write_text", lambda self, text, *rest: half(self, text.encode()))
-    yield
+@contextlib.contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """No file grows beyond so many bytes: writes stop half way as on a full disk, in whatever way they are made."""
+    resource = pytest.importorskip("resource", reason="no limits of resources here")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_full_disk_while_compiling(here: Workplace, request: pytest.FixtureRequest) -> None:
-    source = here.save()
-    request.getfixturevalue("full_disk")
-    assert "No space left on device" in here.compile_error(source)
-    assert "No space left on device" in here.error("compile", source, "-o", here.output, "--external-data")
+@pytest.mark.parametrize("flags", [(), ("--external-data",), ("--safetensors",)], ids=" ".join)
+def test_write_that_fails_half_way(here: Workplace, flags: tuple[str, ...]) -> None:
+    """In the file of the weights, or in that of the model after it: both outputs that were there before stay."""
+    text = '<ir_version: 10, opset_import: ["" : 21]> g (float[900] x) => (float[900] y) { y = Add (x, w) }'
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(numpy_helper.from_array(np.arange(900, dtype=np.float32), "w"))
+    proto.graph.doc_string = "d" * 8000
+    onnx.save(proto, here.folder / "in.onnx")
+    for suffix in ("data", "safetensors"):
+        (here.folder / f"out.onnx.{suffix}").write_bytes(OLD)
+    for size in (100, 2000, 5000):  # 3,600 bytes of weights
+        with files_up_to(size):
+            message = here.error("compile", here.folder / "in.onnx", "-o", here.output, *flags)
+        assert f"cannot write {here.output}: File too large" in message
+
+
+def test_artifacts_that_fail_half_way(here: Workplace) -> None:
+    source, folder = here.save(), here.folder / "out"
+    folder.mkdir()
+    for name in ("model.onnx", "pfvm.onnx", "passes.json"):
+        (folder / name).write_bytes(OLD)
+    with files_up_to(100):
+        assert "cannot write" in here.error("compile", source, "--artifacts", folder)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
@@ -318,18 +334,21 @@ def test_an_output_may_be_its_own_source(here: Workplace) -> None:
 
 _SLOW = """
 import sys, time
-import pfvm.compiler.exporter as exporter
-to_proto = exporter.to_proto
 
-def slow(model):
-    print("writing", flush=True)
-    {wait}
-    return to_proto(model)
+def hook(event, arguments):
+    if event == {event!r} and {path} == "out.onnx":
+        print("writing", flush=True)
+        {wait}
 
-exporter.to_proto = slow
 from pfvm.tools.cli import main
+sys.addaudithook(hook)
 main()
 """
+_MOMENTS = {
+    "opened": ("open", 'arguments[1] and str(arguments[0]).rpartition("/")[2]'),
+    "moved": ("os.rename", 'str(arguments[1]).rpartition("/")[2]'),
+}
+"""Python's own audit events, whoever writes: the model's file is about to be made, and to be moved into place."""
 
 
 def _interrupted(folder: Path, script: str, arguments: list[str], ready: Callable[[str], bool]) -> tuple[int, str]:
@@ -347,12 +366,14 @@ def _interrupted(folder: Path, script: str, arguments: list[str], ready: Callabl
     return process.returncode, err
 
 
+@pytest.mark.parametrize("moment", _MOMENTS)
 @pytest.mark.parametrize("wait", ["time.sleep(60)", "any(0 for _ in iter(int, 1))"], ids=["waiting", "busy"])
-def test_interruption_while_writing_leaves_nothing(here: Workplace, wait: str) -> None:
+def test_interruption_while_writing_leaves_nothing(here: Workplace, wait: str, moment: str) -> None:
     here.save()
     before = snapshot(here.folder)
-    script = _SLOW.format(wait=wait)
-    arguments = ["compile", "in.onnx", "-o", "out.onnx", "--external-data"]
+    event, path = _MOMENTS[moment]
+    script = _SLOW.format(wait=wait, event=event, path=path)
+    arguments = ["compile", "in.onnx", "-o", "out.onnx"]
     start = time.monotonic()
     code, err = _interrupted(here.folder, script, arguments, lambda line: line == "writing\n")
     assert (code, err) == (130, "")

@@ -66,6 +66,18 @@ def test_candidates_are_named_as_written(tmp_path: Path) -> None:
     assert (found[2].function, found[2].runs_the_model, found[1].runs_the_model) == ("build", False, True)
 
 
+def test_an_xla_device_is_also_measured_on_meshes() -> None:
+    pytest.importorskip("jax")
+    found = candidates(["pfvm:cpu", "xla:cpu"], [], meshes=["data=2", "data=2,model=2"], shard=["auto"])
+    assert [c.name for c in found] == ["pfvm:cpu", "xla:cpu", "xla:cpu on data=2", "xla:cpu on data=2,model=2"]
+    assert (found[2].device, found[2].spread) == ("xla:cpu", {"mesh": "data=2", "shard": ["auto"]})
+    assert found[1].spread == {}
+    with pytest.raises(OptionError, match="--mesh is for xla devices"):
+        candidates(["pfvm:cpu"], [], meshes=["data=2"])
+    with pytest.raises(OptionError, match="no axis 'model'"):
+        candidates(["xla:cpu"], [], meshes=["data=2"], shard=["w=model"])
+
+
 @pytest.mark.parametrize(
     ("devices", "against", "message"),
     [

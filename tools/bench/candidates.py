@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from pfvm.compiler.mesh import parse_mesh, parse_shard
 from pfvm.errors import OptionError, PfvmError
 from pfvm.runtime.device import parse_device
 
@@ -20,13 +21,26 @@ _MODEL = "{model}"
 
 class Candidate(NamedTuple):
     """`name` is what the user wrote; `engine` is "pfvm" for a device; a file engine has `file` and `function`, and
-    `argument`, a string that the function takes, or none where empty."""
+    `argument`, a string that the function takes, or none where empty. `mesh`, `shard`: of an xla device, which is one
+    device without them."""
 
     name: str
     engine: str
     file: str = ""
     function: str = ""
     argument: str = ""
+    mesh: str = ""
+    shard: Sequence[str] = ()
+
+    @property
+    def device(self) -> str:
+        """The device string, where it is one."""
+        return self.name.removesuffix(f" on {self.mesh}") if self.mesh else self.name
+
+    @property
+    def spread(self) -> dict[str, Any]:
+        """The options of `pfvm.load` for its mesh."""
+        return {"mesh": self.mesh, "shard": list(self.shard) or None} if self.mesh else {}
 
     @property
     def runs_the_model(self) -> bool:
@@ -34,15 +48,22 @@ class Candidate(NamedTuple):
         return not self.file
 
 
-def candidates(devices: Sequence[str], against: Sequence[str], model: str = "") -> list[Candidate]:
+def candidates(
+    devices: Sequence[str],
+    against: Sequence[str],
+    model: str = "",
+    meshes: Sequence[str] = (),
+    shard: Sequence[str] = (),
+) -> list[Candidate]:
     """The candidates for a model in the order given, devices first; the first is what the others are compared with.
 
-    model: stands for "{model}" in `against`, so that each model has its own net.
+    model: stands for "{model}" in `against`, so that each model has its own net. meshes, shard: xla devices are
+        measured as one device and on each of these.
 
     Raises OptionError for an unknown device or engine or a repeated one, and what a device that is not there raises.
     """
     engines = [part.replace(_MODEL, model) for text in against for part in text.split(",")]
-    found = [_device(text) for text in devices] + [_engine(text) for text in engines]
+    found = [*on_devices(devices, meshes, shard), *(_engine(text) for text in engines)]
     names = [c.name for c in found]
     repeated = next((n for n in names if names.count(n) > 1), None)
     if repeated is not None:
@@ -50,10 +71,21 @@ def candidates(devices: Sequence[str], against: Sequence[str], model: str = "") 
     return found
 
 
-def _device(text: str) -> Candidate:
-    device = parse_device(text)
-    device.require()
-    return Candidate(text, "pfvm")
+def on_devices(devices: Sequence[str], meshes: Sequence[str], shard: Sequence[str], file: str = "") -> list[Candidate]:
+    """Each device, and each xla device on each mesh. Raises OptionError for what is no mesh or rule."""
+    found = []
+    for text in devices:
+        device = parse_device(text)
+        device.require()
+        found.append(Candidate(text, "pfvm", file))
+        for mesh in meshes if device.backend == "xla" else ():
+            parse_shard(shard, parse_mesh(mesh))
+            found.append(Candidate(f"{text} on {mesh}", "pfvm", file, mesh=mesh, shard=tuple(shard)))
+    if shard and not meshes:
+        raise OptionError("bench: --shard says what is split over a mesh: give --mesh as well")
+    if meshes and not any(candidate.mesh for candidate in found):
+        raise OptionError("bench: --mesh is for xla devices: give --device xla:cpu, say")
+    return found
 
 
 def _engine(text: str) -> Candidate:

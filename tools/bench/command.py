@@ -51,6 +51,8 @@ class Request(NamedTuple):
     plot_file: Path | None = None
     train: bool = False  # `models` are yardsticks of training, NAME or NAME:K
     steps_per_call: int = 1
+    meshes: Sequence[str] = ()  # xla devices are measured on each of these, too
+    shard: Sequence[str] = ()
 
 
 def bench(request: Request) -> dict[str, Any]:
@@ -109,12 +111,15 @@ def _jobs(request: Request) -> list[tuple[Path, list[Candidate], Request]]:
     """What is measured, the candidates, and the request as it is for this one."""
     if not request.train:
         files = [Path(model) for model in request.models]
-        return [(file, candidates(request.devices, request.against, file.stem), request) for file in files]
+        return [
+            (file, candidates(request.devices, request.against, file.stem, request.meshes, request.shard), request)
+            for file in files
+        ]
     names = [str(name) for name in request.models if str(name) != training.CAPTURE]
     return [
         (
             each.file,
-            training.candidates(each.file, request.devices, request.against),
+            training.candidates(each.file, request.devices, request.against, request.meshes, request.shard),
             request._replace(steps_per_call=each.steps),
         )
         for each in training.yardsticks(names, request.steps_per_call)

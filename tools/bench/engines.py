@@ -50,10 +50,10 @@ def _device(candidate: Candidate, settings: Settings, feeds: dict[str, Any]) -> 
     from pfvm.compiler.importer import read_model
     from pfvm.runtime.device import load_executable, parse_device
 
-    own: dict[str, Any] = {}
-    if parse_device(candidate.name).backend == "pfvm":
+    own = candidate.spread
+    if parse_device(candidate.device).backend == "pfvm":
         own = {"threads": settings.threads, "spinning": settings.spinning}
-    executable = load_executable(read_model(settings.model), candidate.name, **own)
+    executable = load_executable(read_model(settings.model), candidate.device, **own)
     return lambda: executable(feeds)
 
 

@@ -60,6 +60,13 @@ def bench(
             "name is each model's file name without its ending.",
         ),
     ] = [],  # noqa: B006
+    mesh: Annotated[
+        list[str],
+        typer.Option("--mesh", help="Also measure xla devices on this mesh, data=2 or data=2,model=2. Repeatable."),
+    ] = [],  # noqa: B006
+    shard: Annotated[
+        list[str], typer.Option("--shard", help="With --mesh: split weights, 'linear*.weight=model,None', or auto.")
+    ] = [],  # noqa: B006
     json_file: Annotated[Path | None, typer.Option("--json", help="File for all figures.")] = None,
     plot_file: Annotated[Path | None, typer.Option("--plot", help="SVG file for a bar chart.")] = None,
     threads: Annotated[
@@ -105,5 +112,5 @@ def bench(
         raise OptionError("bench: name a model")
     run_bench(
         Request(models, device, against, json_file, threads, rounds, seconds, timeout or 600.0, shape, seed, spinning,
-                command, plot_file, train, steps_per_call)
+                command, plot_file, train, steps_per_call, mesh, shard)
     )  # fmt: skip

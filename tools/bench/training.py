@@ -14,7 +14,7 @@ import numpy as np
 from pfvm.errors import OptionError, PfvmError
 from pfvm.runtime.device import parse_device
 
-from .candidates import Candidate
+from .candidates import Candidate, on_devices
 
 Call = Callable[[], Any]
 
@@ -64,12 +64,15 @@ def yardstick(name: str) -> Path:
     raise OptionError(f"--train {name}: no such yardstick; there are {listed}, and files FILE.py like them")
 
 
-def candidates(file: Path, devices: Sequence[str], against: Sequence[str]) -> list[Candidate]:
+def candidates(
+    file: Path,
+    devices: Sequence[str],
+    against: Sequence[str],
+    meshes: Sequence[str] = (),
+    shard: Sequence[str] = (),
+) -> list[Candidate]:
     """Devices first, in the order given. Raises OptionError, and what a device that is not there raises."""
-    found = []
-    for text in devices:
-        parse_device(text).require()
-        found.append(Candidate(text, "pfvm", str(file)))
+    found = on_devices(devices, meshes, shard, str(file))
     for text in (part for each in against for part in each.split(",")):
         package = _ENGINES.get(text)
         if package is None:
@@ -98,7 +101,7 @@ def prepare(candidate: Candidate, threads: int, spinning: bool, steps: int) -> C
         return lambda: _in_jax(module.jax_step(weights), batch if steps == 1 else many, steps)
     if candidate.engine == "torch":
         return lambda: _in_torch(module, batch, steps, candidate.name == "torch.compile")
-    return lambda: _on_device(module, candidate.name, batch if steps == 1 else many, batch, threads, spinning, steps)
+    return lambda: _on_device(module, candidate, batch if steps == 1 else many, batch, threads, spinning, steps)
 
 
 def _load(file: Path) -> ModuleType:
@@ -113,7 +116,7 @@ def _load(file: Path) -> ModuleType:
 
 def _on_device(
     module: ModuleType,
-    device: str,
+    candidate: Candidate,
     given: Mapping[str, np.ndarray],
     batch: Mapping[str, np.ndarray],
     threads: int,
@@ -124,7 +127,9 @@ def _on_device(
 
     torch = importlib.import_module("torch")
     _, step = module.torch_step()
-    own = {"threads": threads, "spinning": spinning} if parse_device(device).backend == "pfvm" else {}
+    device = candidate.device
+    pinned = {"threads": threads, "spinning": spinning}
+    own = pinned if parse_device(device).backend == "pfvm" else candidate.spread
     per_call = None if steps == 1 else steps
     compiled = pfvm_compile(step, _tensors(batch), device=device, steps_per_call=per_call, device_options=own)
     inputs = _tensors(given)

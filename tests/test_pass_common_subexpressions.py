@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 from onnx import numpy_helper
 from support import assert_becomes, assert_same_numbers, model, ops, run_passes
 
@@ -101,9 +100,9 @@ def test_equal_names_of_dims_in_two_bodies_are_two_things() -> None:
 
 
 def test_what_died_with_its_reader_serves_nobody() -> None:
-    text = """agraph (float[N,M] x) => (int64 y, int64[2] z) <int64 zero = {0}> {
-        s = Shape(x) g = Gather(s, zero) a = Relu(x) t = Shape(a) h = Gather(t, zero) y = Add(g, h)
+    text = """agraph (float[2,M] x) => (int64 y, int64[2] z) <int64 zero = {0}> {
+        s = Shape(x) g = Gather(s, zero) a = NonZero(x) t = Shape(a) h = Gather(t, zero) y = Add(g, h)
         u = Shape(a) z = Neg(u) }"""
     compiled = run_passes(text, "eliminate-common-subexpressions")
-    onnx.checker.check_model(compiled, full_check=True)
+    assert ops(compiled) == ["Shape", "Gather", "NonZero", "Add", "Shape", "Neg"]
     assert_same_numbers(model(text), compiled)

@@ -51,8 +51,7 @@ def run(
         start = time.perf_counter()
         results = executable(feeds)
         for _ in range(steps - 1):
-            feeds = {**feeds, **{name: results[output] for name, output in updates.items()}}
-            results = executable(feeds)
+            results = executable({**feeds, **{name: results[output] for name, output in updates.items()}})
         seconds = (time.perf_counter() - start) / steps
     if outputs is not None:
         write_npz(outputs, results)

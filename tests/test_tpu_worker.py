@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
 pytest.importorskip("jax")
 
 from pfvm.errors import CompilerCrashError, MissingExtraError, PfvmError
+from pfvm.runtime.hardware import tpu_is_here
 from pfvm.runtime.xla import tpu_compiler
 from tpu_support import compiled, mlp
 
@@ -68,3 +72,20 @@ def test_without_libtpu_one_line_says_what_to_install(monkeypatch: pytest.Monkey
         MissingExtraError, match=r"device xla:tpu@v5e:1x1 needs the 'tpu' extra: pip install 'pfvm\[tpu\]'$"
     ):
         _ = compiled(mlp()).program
+
+
+def test_a_process_that_only_runs_on_the_cpu_does_not_load_libtpu() -> None:
+    """jax would, to look for TPUs, and print what it misses; 700 MB of library, and one process at a time."""
+    pytest.importorskip("libtpu")
+    if tpu_is_here():
+        pytest.skip("there is a TPU, which jax is to find")
+    program = (
+        'import numpy, onnx, pfvm; m = onnx.parser.parse_model(\'<ir_version: 10, opset_import: ["" : 21]> '
+        "g (float[2] x) => (float[2] y) { y = Exp(x) }')\n"
+        "print(pfvm.load(m, device='xla:cpu')({'x': numpy.zeros(2, numpy.float32)})['y'])\n"
+        "print('libtpu.so' in open('/proc/self/maps').read())"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "JAX_PLATFORMS"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.stdout.split("\n")[:2] == ["[1. 1.]", "False"], done.stderr
+    assert done.stderr == ""

@@ -18,6 +18,7 @@ from pfvm.passes import schema
 from pfvm.passes.effects import bodies, graphs_in, nodes_in, roots
 
 from . import onnx_shapes
+from .importer import DECLARED_SHAPE
 from .shape_mending import Dim, mend
 
 logger = logging.getLogger(__name__)
@@ -180,7 +181,9 @@ def _bind_body_inputs(context: osi.ShapeInferenceContext, node: ir.Node) -> None
             if formal.type is None and actual is not None:
                 formal.type = actual.type
         for formal in list(body.inputs)[:2]:
-            formal.shape = ir.Shape([]) if formal.shape is None else formal.shape
+            if formal.shape is None:  # scalars; where a file says [1], runtimes hand in one element
+                declared = formal.meta.get(DECLARED_SHAPE)
+                formal.shape = declared if declared is not None and declared == [1] else ir.Shape([])
         return
     if context.get_opset_version("") < 9:  # Scan-8 has a batch axis
         for formal in body.inputs:

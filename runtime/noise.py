@@ -26,9 +26,13 @@ def noise_note(
 
     It does not change the verdict: such a model may be ill-conditioned, or the difference a small fault.
     """
+    if not _has_form(reference, other):
+        return None
     try:
         again = run(_nudged(feeds))[name]
     except PfvmError:
+        return None
+    if not _has_form(reference, again):
         return None
     moved, apart = scaled_error(reference, again), scaled_error(reference, other)
     if apart > 0:
@@ -42,6 +46,16 @@ def noise_note(
         f"rounding may explain it: when the float inputs change by {CHANGE:g}, {name!r} of the first model alone "
         f"changes {by}{how}"
     )
+
+
+def _has_form(reference: Any, other: Any) -> bool:
+    """Whether a result has the structure, types and shapes of another: only then is there a distance."""
+    if isinstance(reference, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(reference) == len(other) and all(map(_has_form, reference, other))
+    if any(value is None or isinstance(value, (list, tuple, dict)) for value in (reference, other)):
+        return False
+    a, b = np.asarray(reference), np.asarray(other)
+    return a.shape == b.shape and a.dtype == b.dtype
 
 
 def _nudged(feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -96,6 +96,15 @@ def test_verify_reaches_the_bounds_of_what_saturates(monkeypatch: pytest.MonkeyP
         pfvm.optimize(clipped, verify=True, opt_level=0, passes=["eliminate-identity"])
 
 
+def test_verify_takes_a_loop_whose_condition_has_one_element() -> None:
+    looped = model("""agraph (float[1] x) => (float[1] y) <int64[1] n = {3}, bool[1] go = {1}, float[1] k = {1}> {
+        y = Loop (n, go, x) <body = g (int64[1] i, bool[1] c, float[1] a) => (bool[1] d, float[1] b) {
+            d = If (c) <then_branch = t () => (bool[1] p) { p = Cast<to=9>(x) },
+                        else_branch = e () => (bool[1] q) { s = Not(c) q = And(s, c) }>
+            f = Exp(k) b = Add(a, f) }> }""")  # fmt: skip
+    pfvm.optimize(looped, verify=True)
+
+
 def test_external_data_in_and_out(tmp_path: pathlib.Path) -> None:
     proto = model("agraph (float[2,64] x) => (float[2,64] y) { y = MatMul(x, w) }")
     proto.graph.initializer.append(numpy_helper.from_array(np.eye(64, dtype=np.float32), "w"))

@@ -54,6 +54,12 @@ def test_the_first_node_that_differs() -> None:
     assert any(line.startswith("  first node that differs: Relu 'relu'") for line in check_lines(report))
 
 
+def test_another_shape_is_a_difference_that_rounding_cannot_explain() -> None:
+    other = BASE.replace("keepdims=0", "keepdims=1").replace("int64[n] k", "int64[n,1] k")
+    report = check(proto(BASE), proto(other))
+    assert report.difference is not None and "shape [2] against [2, 1]" in str(report.difference)
+
+
 def test_only_all_zero_inputs_show_a_lost_epsilon() -> None:
     text = """<ir_version: 10, opset_import: ["" : 21]> g (float[2,8] x) => (float[2,8] y) <float e = {EPS}>
     { s = ReduceMean <noop_with_empty_axes=0> (x)  q = Mul (x, x)  m = ReduceMean (q)  v = Add (m, e)  r = Sqrt (v)

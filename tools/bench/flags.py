@@ -46,12 +46,13 @@ def bench(
             help="Compare pfvm with onnxsim, OnnxSlim, onnxoptimizer and onnxscript: time, nodes left, latency of the "
             "result, correctness; on ONNX files, nets (eight of ours, or one by its name), and chain (a synthetic "
             "graph of 1,000 to 64,000 nodes); without a name on nets and chain. With --peers-python, --shape, --seed, "
-            "--rounds, --seconds, --timeout, --json and --plot.",
+            "--runs, --rounds, --seconds, --timeout, --json and --plot.",
         ),
     ] = False,
     peers_python: Annotated[
         Path | None, typer.Option("--peers-python", help="With --optimizers: the Python that has the others.")
     ] = None,
+    runs: Annotated[int, typer.Option("--runs", help="With --optimizers: of each of them on a file.", min=1)] = 3,
     against: Annotated[
         list[str],
         typer.Option(
@@ -105,7 +106,7 @@ def bench(
 
         bench_optimizers(
             OptimizersRequest(models, peers_python, json_file, plot_file, rounds, seconds, timeout or 100.0, shape,
-                              seed, command)
+                              seed, command, runs=runs)
         )  # fmt: skip
         return
     if not models:

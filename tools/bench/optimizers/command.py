@@ -30,12 +30,14 @@ CHAIN = "chain"
 _ALL_NETS = "nets"
 # Thousands of nodes; the last for pfvm alone.
 _CHAIN_SIZES = (1, 4, 16, 64)
-_OPTIMIZING_ROUNDS = 3
 
 
 class OptimizersRequest(NamedTuple):
-    """The command's options. models: names of NETS, "nets" for all of them, "chain", and ONNX files; none: nets and
-    the chain. `timeout`: seconds of processor time that an optimizer may take for a file."""
+    """The command's options.
+
+    models: names of NETS, "nets" for all of them, "chain", and ONNX files; none: nets and the chain. `timeout`: seconds
+    of processor time that an optimizer may take for a file; `runs`: how often each is run.
+    """
 
     models: Sequence[Path | str] = ()
     peers_python: Path | None = None
@@ -48,6 +50,7 @@ class OptimizersRequest(NamedTuple):
     seed: int = 0
     command: Sequence[str] = ()
     chain_sizes: Sequence[int] = _CHAIN_SIZES
+    runs: int = 3
 
 
 def bench_optimizers(request: OptimizersRequest) -> dict[str, Any]:
@@ -76,7 +79,7 @@ def bench_optimizers(request: OptimizersRequest) -> dict[str, Any]:
         for name in names:
             if name == CHAIN:
                 for size in request.chain_sizes:
-                    report["chain"].append(_chain(size, compared, Path(folder), request.timeout))
+                    report["chain"].append(_chain(size, compared, Path(folder), request))
                     _save(report, request)
                 print_chain(report["chain"], report["optimizers"])
             else:
@@ -121,7 +124,7 @@ def _model(
     path: Path, compared: Sequence[Optimizer], folder: Path, request: OptimizersRequest, load_before: float
 ) -> dict[str, Any]:
     inputs = latency.inputs_of(path, folder, parse_shapes(request.shapes), request.seed)
-    results = _optimized(path, compared, folder, request.timeout)
+    results = _optimized(path, compared, folder, request)
     base = results.pop(0)
     good = [each for each in results if each["error"] is None]
     files = {"input": path, **{each["optimizer"]: result_of(folder, each["optimizer"]) for each in good}}
@@ -145,19 +148,21 @@ def _model(
     }
 
 
-def _optimized(path: Path, compared: Sequence[Optimizer], folder: Path, timeout: float) -> list[dict[str, Any]]:
+def _optimized(
+    path: Path, compared: Sequence[Optimizer], folder: Path, request: OptimizersRequest
+) -> list[dict[str, Any]]:
     """A row for each."""
-    rows = in_turns(compared, path, folder, _OPTIMIZING_ROUNDS, timeout)
+    rows = in_turns(compared, path, folder, request.runs, request.timeout)
     return [row(each.name, runs, result_of(folder, each.name)) for each, runs in rows]
 
 
-def _chain(thousands: int, compared: Sequence[Optimizer], folder: Path, timeout: float) -> dict[str, Any]:
+def _chain(thousands: int, compared: Sequence[Optimizer], folder: Path, request: OptimizersRequest) -> dict[str, Any]:
     """The rows of one size; the largest is for pfvm alone."""
     path = folder / "chain.onnx"
     model = chain(1000 * thousands // NODES_PER_BLOCK)
     onnx.save(model, path)
     alone = thousands >= _CHAIN_SIZES[-1]
-    results = _optimized(path, [each for each in compared if not alone or each.name in (OURS, BASE)], folder, timeout)
+    results = _optimized(path, [each for each in compared if not alone or each.name in (OURS, BASE)], folder, request)
     base = results.pop(0)
     return {
         "nodes": len(model.graph.node),

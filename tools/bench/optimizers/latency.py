@@ -41,14 +41,17 @@ def latencies(files: Mapping[str, Path], inputs: Inputs, timing: Timing) -> dict
 
 
 def figures_of(outcome: Outcome, base: Outcome, load_before: float) -> dict[str, Any]:
-    """Of a row: `latency_ratio` is to the original's latency, `base`."""
+    """Of a row: `latency_ratio` is to the original's latency, `base`, both in processor time: on one thread that is the
+    latency, less what other programs take.
+    """
     if not outcome.rounds:
         return {"latency_error": outcome.error}
     found = figures(outcome.rounds)
-    ratio = found.median / figures(base.rounds).median if base.rounds else None
+    used = figures(outcome.cpu).median
     return {
         "latency_seconds": found.median,
-        "latency_ratio": ratio,
+        "latency_cpu_seconds": used,
+        "latency_ratio": used / figures(base.cpu).median if base.cpu else None,
         "latency_rounds": list(outcome.rounds),
         "noisy": noise(found, load_before, machine.cores()),
     }

@@ -1,0 +1,121 @@
+"""The committed figures of optimizers are what `pfvm bench --optimizers` measured, README quotes them, and they keep
+the promises of speed. `python tests/test_bench_optimizers_results.py` prints README's lines."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+FILE = ROOT / "tools" / "bench" / "results" / "optimizers.json"
+REPORT: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
+NETS = ("resnet50", "mobilenet_v2", "bert", "gpt2", "llama6", "vit", "convnext_t", "train_step")
+PEERS = ("onnxsim", "onnxslim", "onnxoptimizer", "onnxscript")
+# Processor time over that of loading and saving the file. Half a second of every run is the start of Python with its
+# libraries, which is most of the time for a small file.
+OVERHEAD = dict.fromkeys(NETS, 3.0) | {"mobilenet_v2": 4.5, "train_step": 4.5}
+# Latency over the input's, and over that of the best correct peer's result.
+LATENCY = 1.02
+
+pytestmark = pytest.mark.skipif(not REPORT, reason=f"no {FILE.name}: README has the command that measures it")
+
+
+def measured(net: str) -> dict[str, Any]:
+    return next(each for each in REPORT["models"] if each["model"] == f"{net}.onnx")
+
+
+def rows(of: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["optimizer"]: row for row in of["results"]}
+
+
+def correct(net: str) -> dict[str, dict[str, Any]]:
+    """Peers whose file computes what the input does."""
+    return {name: r for name, r in rows(measured(net)).items() if name in PEERS and not r["error"] and not r["differs"]}
+
+
+def best_latency(net: str) -> float:
+    return min(row["latency_cpu_seconds"] for row in correct(net).values() if "latency_cpu_seconds" in row)
+
+
+def overhead(net: str) -> float:
+    return rows(measured(net))["pfvm"]["cpu_seconds"] / measured(net)["load_save_cpu_seconds"]
+
+
+def _seconds(row: dict[str, Any]) -> str:
+    if row["error"]:
+        return "error" if not row["error"].startswith("not done") else f"> {row['cpu_seconds']:.0f} s"
+    return f"{row['cpu_seconds']:.2f} s" + (" (wrong)" if row.get("differs") else "")
+
+
+def lines() -> Iterator[str]:
+    """README's two tables."""
+    names = " | ".join(PEERS)
+    yield f"| net | pfvm | ÷ load+save | {names} | nodes | left by pfvm | by the best peer | latency | ÷ best peer's |"
+    yield "|---" * (8 + len(PEERS)) + "|"
+    for net in NETS:
+        of = measured(net)
+        ours = rows(of)["pfvm"]
+        left = min(row["nodes"] for row in correct(net).values())
+        cells = [net, _seconds(ours), f"{overhead(net):.1f}", *(_seconds(rows(of)[name]) for name in PEERS)]
+        cells += [str(of["nodes"]), str(ours["nodes"]), str(left), f"{ours['latency_ratio']:.2f}"]
+        cells.append(f"{ours['latency_cpu_seconds'] / best_latency(net):.2f}")
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    yield f"| chain, nodes | pfvm | {names} |"
+    yield "|---" * (2 + len(PEERS)) + "|"
+    for size in REPORT["chain"]:
+        found = rows(size)
+        cells = [_chain(found.get(name)) for name in ("pfvm", *PEERS)]
+        yield f"| {size['nodes']} | {' | '.join(cells)} |"
+
+
+def _chain(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    return _seconds(row) if row["error"] else f"{_seconds(row)}, {row['nodes']} left"
+
+
+def test_readme_quotes_the_report() -> None:
+    assert "\n".join(lines()) in (ROOT / "README.md").read_text()
+
+
+def test_pfvm_is_right_and_every_peer_was_there() -> None:
+    assert [each["model"] for each in REPORT["models"]] == [f"{net}.onnx" for net in NETS]
+    for net in NETS:
+        found = rows(measured(net))
+        assert set(found) == {"pfvm", *PEERS}
+        assert found["pfvm"]["error"] is None and found["pfvm"]["differs"] is None
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_it_is_faster_than_its_peers_and_near_load_and_save(net: str) -> None:
+    found = rows(measured(net))
+    for peer in ("onnxsim", "onnxslim"):
+        assert found["pfvm"]["cpu_seconds"] < found[peer]["cpu_seconds"]
+    assert overhead(net) <= OVERHEAD[net]
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_no_peer_leaves_fewer_nodes(net: str) -> None:
+    assert rows(measured(net))["pfvm"]["nodes"] <= min(row["nodes"] for row in correct(net).values())
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_the_result_is_as_fast_as_the_input_and_as_any_peers(net: str) -> None:
+    ours = rows(measured(net))["pfvm"]
+    assert ours["latency_ratio"] <= LATENCY
+    assert ours["latency_cpu_seconds"] <= LATENCY * best_latency(net)
+
+
+def test_the_chain_takes_linear_time() -> None:
+    sizes = {size["nodes"]: rows(size)["pfvm"] for size in REPORT["chain"]}
+    assert sizes[16001]["cpu_seconds"] < 5 and sizes[16001]["nodes"] <= 6000
+    assert sizes[64001]["cpu_seconds"] <= 4.6 * sizes[16001]["cpu_seconds"]
+
+
+if __name__ == "__main__":
+    print("\n".join(lines()))

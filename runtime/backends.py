@@ -115,7 +115,7 @@ def _emulator_files(executable: Executable, call: Callable[[], object]) -> dict[
 
 # Of devices with a topology, which are compiled for and not here.
 AHEAD = Backend(
-    options=("precision", "bf16", "effort", "shapes", "timeout"),
+    options=("precision", "bf16", "effort", "shapes", "timeout", "mesh", "shard"),
     load=_load_ahead,
     ops=_xla_ops,
     host_ops=dict,

@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 import onnx_ir as ir
+from pfvm.compiler.mesh import mesh_size, parse_mesh
 from pfvm.compiler.signature import read_manifest
-from pfvm.errors import InputError, NoDeviceError, PfvmError, UnsupportedOpError
+from pfvm.errors import InputError, NoDeviceError, OptionError, PfvmError, UnsupportedOpError
 from pfvm.runtime.synthesis import input_shapes, synthesize
 from pfvm.runtime.topology import parse_topology
 
@@ -31,6 +32,7 @@ class AheadExecutable(XlaExecutable):
     precision, bf16: see XlaExecutable. effort: "full", or "fast" for a quick look: a worse program in a tenth of the
         time.
     timeout: seconds that the compiler may take.
+    mesh, shard: one program for several devices of the topology, see XlaExecutable.
 
     State that the model's outputs replace is donated. Raises OptionError for a topology that there is not.
     """
@@ -45,10 +47,14 @@ class AheadExecutable(XlaExecutable):
         effort: str | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
         timeout: float = DEFAULT_TIMEOUT,
+        mesh: str | None = None,
+        shard: str | Sequence[str] | None = None,
     ) -> None:
         self.topology = parse_topology(topology)
         self.effort = check_effort(effort)
-        super().__init__(model, "tpu", precision=precision, bf16=bf16, compile_only=True)
+        self.devices_used = self._devices_of(mesh)
+        super().__init__(model, "tpu", precision=precision, bf16=bf16, compile_only=True, mesh=mesh, shard=shard)
+        self._mesh, self._shard = mesh, shard
         self.model = model
         self.shapes = dict(shapes or {})
         self._timeout = timeout
@@ -56,16 +62,27 @@ class AheadExecutable(XlaExecutable):
         entries = [entry for entry in read_manifest(model) if entry.output is not None and entry.name in given]
         self.donate({entry.name: entry.output or "" for entry in entries})
 
+    def _devices_of(self, mesh: str | None) -> int:
+        count = 1 if mesh is None else mesh_size(parse_mesh(mesh))
+        if count > self.topology.devices:
+            raise OptionError(f"mesh {mesh} needs {count} devices, and {self.name} has {self.topology.devices}")
+        return count
+
     @property
     def name(self) -> str:
         """The device string."""
         return f"xla:tpu@{self.topology.name}"
 
+    @property
+    def mesh_text(self) -> str:
+        """What the device string is followed by on a mesh: " on data=4"."""
+        return self._placement.text
+
     def of(self, model: ir.Model) -> AheadExecutable:
         """Another model, with the same options."""
         return AheadExecutable(
             model, self.topology.name, precision=self.precision, bf16=self.bf16, effort=self.effort, shapes=self.shapes,
-            timeout=self._timeout,
+            timeout=self._timeout, mesh=self._mesh, shard=self._shard,
         )  # fmt: skip
 
     @functools.cached_property
@@ -86,6 +103,13 @@ class AheadExecutable(XlaExecutable):
     def program(self) -> TpuProgram:
         """The compiled program. Raises what `tpu_compiler.compile_for` raises."""
         return compile_for(self.topology, self.lowered, self.effort, self._timeout)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The content of report.json: cycles, time, memory and their sources. Compiles where that has not been done."""
+        from .tpu_report import make_report
+
+        return make_report(self)
 
     def __call__(self, feeds: Mapping[str, Any]) -> NoReturn:
         raise NoDeviceError(

@@ -20,7 +20,7 @@ from .early_checks import split_off
 from .fusion import Fusion, compile_program
 from .host_nodes import data_dependent
 from .interpreter import Interpreter
-from .placement import Placement
+from .placement import Placement, Spread, spread_of
 from .platforms import Precision, lowering_for
 from .prepared import Preparation, Program
 from .random_keys import Keys
@@ -88,7 +88,7 @@ class RunRefused(Exception):
 class Lowered:
     """A program for a platform that need not be here. Arguments: `inputs`, then weights, then entropy if `random`.
 
-    donated: the positions of arguments whose memory results may use.
+    donated: the positions of arguments whose memory results may use. spread: how arguments and results lie on a mesh.
     """
 
     exported: jax.export.Exported
@@ -96,6 +96,7 @@ class Lowered:
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     random: bool
+    spread: Spread | None
 
 
 class TooManyCompilations(PfvmError):
@@ -237,7 +238,7 @@ class SegmentRunner:
         avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.in_avals]
         exported = jax.export.export(jax.jit(jex.jaxpr_as_fun(closed)), platforms=(platform,))(*avals)
         donated = tuple(program.traced.donate_argnums or ())
-        return Lowered(exported, donated, traced, self._outputs(), program.random)
+        return Lowered(exported, donated, traced, self._outputs(), program.random, spread_of(program.shardings))
 
     def _program(
         self, values: Mapping[ir.Value, Any], platform: str, check: bool = True

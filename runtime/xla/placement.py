@@ -34,6 +34,30 @@ class Shardings(NamedTuple):
     results: Any
 
 
+class Spread(NamedTuple):
+    """Shardings as text can hold them: the axes of a mesh, and for each argument and result the axes that each of its
+    first dimensions is split over (None: wherever the partitioner has it)."""
+
+    axes: dict[str, int]
+    arguments: list[list[list[str]] | None]
+    results: list[list[list[str]] | None]
+
+
+def spread_of(shardings: Shardings) -> Spread | None:
+    """None for those of one device."""
+    given = shardings.arguments
+    if isinstance(given, jax.sharding.Sharding):
+        return None
+    mesh = next(sharding.mesh for sharding in (*given, *shardings.results) if sharding is not None)
+    return Spread(dict(mesh.shape), [_axes_of(s) for s in given], [_axes_of(s) for s in shardings.results])
+
+
+def _axes_of(sharding: NamedSharding | None) -> list[list[str]] | None:
+    if sharding is None:
+        return None
+    return [[] if dim is None else [dim] if isinstance(dim, str) else list(dim) for dim in sharding.spec]
+
+
 class OneDevice:
     """Everything on one device."""
 

@@ -79,6 +79,7 @@ def compile_for(topology: Topology, program: Lowered, effort: Effort, timeout: f
         "topology": topology.name,
         "one_chip_hosts": [1, 1, 1],
         "donated": program.donated,
+        "spread": None if program.spread is None else program.spread._asdict(),
         "compiler_options": {**_EFFORTS[effort], **_NO_KERNELS},
     }
     with tempfile.TemporaryDirectory(prefix="pfvm-tpu-") as name:

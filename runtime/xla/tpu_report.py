@@ -16,6 +16,7 @@ from pfvm.compiler.plan.report import SCHEMA_VERSION, rates
 from pfvm.runtime.topology import Chip
 
 from .ahead import AheadExecutable
+from .collectives import collectives_report
 from .cycles import Estimate, estimate
 from .scheduled import read_hlo
 
@@ -61,7 +62,7 @@ def make_report(executable: AheadExecutable, graph: ir.Model | None = None) -> d
     return {
         "schema_version": SCHEMA_VERSION,
         "machine": {
-            "name": executable.name,
+            "name": f"{executable.name}{executable.mesh_text}",
             "title": f"{program.device_kind}, by XLA's compiler (libtpu {_version()})",
         },
         "emulated": False,
@@ -77,7 +78,12 @@ def make_report(executable: AheadExecutable, graph: ir.Model | None = None) -> d
         "precision": executable.precision,
         "bf16": executable.bf16,
         "effort": executable.effort,
-        "topology": {"name": topology.name, "chips": topology.chips, "devices": topology.devices, "devices_used": 1},
+        "topology": {
+            "name": topology.name,
+            "chips": topology.chips,
+            "devices": topology.devices,
+            "devices_used": executable.devices_used,
+        },
         "prefetch": None,
         "schedule": {"scheduler": "xla", "stopped_by": None, "programs": 1},
         "nodes": dict(sorted(nodes.items())),
@@ -91,6 +97,7 @@ def make_report(executable: AheadExecutable, graph: ir.Model | None = None) -> d
         },
         "peak_memory": {"HBM": {"bytes_per_cell": _peak(executable), "size_per_cell": chip.hbm_bytes}},
         "memory": {key.removesuffix("_in_bytes"): size for key, size in sorted(program.memory.items())},
+        "collectives": collectives_report([program.hlo]),
         "host": None,
         "lower_bound": _bound(cycles, least, chip),
         "readings": [],

@@ -31,7 +31,6 @@ def compile_program(folder: pathlib.Path, request: dict[str, Any]) -> dict[str, 
     import jax
     import jax.export
     from jax.experimental import serialize_executable
-    from jax.sharding import SingleDeviceSharding
 
     devices = _devices(request["topology"], request["one_chip_hosts"])
     exported = jax.export.deserialize(bytearray((folder / "program.bin").read_bytes()))
@@ -39,11 +38,11 @@ def compile_program(folder: pathlib.Path, request: dict[str, Any]) -> dict[str, 
     def program(*arguments: Any) -> Any:
         return exported.call(*arguments)
 
-    sharding = SingleDeviceSharding(devices[0])
+    given, results = _shardings(devices, request["spread"])
     jitted = jax.jit(
         program,
-        in_shardings=sharding,
-        out_shardings=sharding,
+        in_shardings=given,
+        out_shardings=results,
         donate_argnums=tuple(request["donated"]),
         compiler_options=request["compiler_options"],
     )
@@ -61,6 +60,31 @@ def compile_program(folder: pathlib.Path, request: dict[str, Any]) -> dict[str, 
         "memory": {key: getattr(memory, key) for key in dir(memory) if key.endswith("_in_bytes")},
         "cost": {key: value for key, value in (compiled.cost_analysis() or {}).items() if "{" not in key},
     }
+
+
+def _shardings(devices: Any, spread: dict[str, Any] | None) -> tuple[Any, Any]:
+    """Of arguments and results: the first device's, or those of a mesh of the first devices."""
+    import numpy as np
+    from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+    if spread is None:
+        sharding = SingleDeviceSharding(devices[0])
+        return sharding, sharding
+    axes = spread["axes"]
+    shape = tuple(axes.values())
+    mesh = Mesh(
+        np.array(devices[: int(np.prod(shape))], object).reshape(shape),
+        tuple(axes),
+        axis_types=(AxisType.Auto,) * len(axes),
+    )
+    found = [
+        [
+            None if dims is None else NamedSharding(mesh, PartitionSpec(*(tuple(dim) or None for dim in dims)))
+            for dims in part
+        ]
+        for part in (spread["arguments"], spread["results"])
+    ]
+    return tuple(found[0]), found[1]
 
 
 def _devices(topology: str, one_chip_hosts: list[int]) -> Any:

@@ -116,5 +116,6 @@ def test_without_a_folder_it_is_compiled_all_the_same() -> None:
     model = mlp().eval()
     compiled = pfvm.compile(model, torch.randn(16, 32), device="xla:tpu@v5e:1x1", device_options=FAST)
     assert "is_scheduled=true" in compiled.executable.program.hlo
+    assert compiled.executable.report["vsm_cycles"] > 0
     with pytest.raises(NoDeviceError, match="running needs a TPU v5e"):
         compiled(torch.randn(16, 32))

@@ -207,6 +207,24 @@ def test_the_command(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:
     assert "no such file" in one_line(pfvm("diff", a, tmp_path / "c.onnx")).lower()
 
 
+def test_weights_in_files_are_compared_by_their_bytes(tmp_path: pathlib.Path) -> None:
+    proto = model("agraph (float[2,64] x) => (float[2,64] y) { a = MatMul(x, v) y = MatMul(a, w) }")
+    for name, scale in (("v", 1), ("w", 2)):
+        array = np.full((64, 64), scale, np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        kept = onnx.ModelProto.FromString(proto.SerializeToString())
+        onnx.save(kept, tmp_path / folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    one, two = tmp_path / "one" / "m.onnx", tmp_path / "two" / "m.onnx"
+    assert compare(one, one).equal and compare(one, two).equal and compare(one, proto).equal
+    data = bytearray((tmp_path / "two" / "w.bin").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "two" / "w.bin").write_bytes(bytes(data))
+    found = compare(one, two).differences
+    assert [change.new for change in found.constants] == ["w"] and not found.nodes
+
+
 def test_many_equal_nodes_with_different_readers_are_told_apart() -> None:
     lines_of = "".join(f"a{i} = Exp(x) b{i} = Mul(a{i}, w{i}) " for i in range(20))
     weights = ", ".join(f"float w{i} = {{{i + 2}}}" for i in range(20))

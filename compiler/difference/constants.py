@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import functools
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -40,12 +42,21 @@ class Constant:
     def form(self) -> tuple[object, ...]:
         return self.tensor.dtype, tuple(self.tensor.shape.numpy())
 
+    @property
+    def place(self) -> tuple[object, ...] | None:
+        """The bytes of a file that it is; None for one in memory."""
+        if not isinstance(self.tensor, ir.ExternalTensor):
+            return None
+        return (*self.form, os.path.realpath(self.tensor.path), self.tensor.offset or 0)
+
+    @functools.cached_property
     def content(self) -> tuple[object, ...]:
         """Element type, shape and a hash of the bytes."""
         if isinstance(self.tensor, ir.StringTensor):
             words = np.asarray(self.tensor.string_data()).reshape(-1).tolist()
             return (*self.form, *words)
-        return (*self.form, hashlib.sha256(self.tensor.tobytes()).digest())
+        array = np.ascontiguousarray(self.tensor.numpy()).reshape(-1)  # mapped, where the weights are in a file
+        return (*self.form, hashlib.sha256(array.view(np.uint8).data).digest() if array.size else b"")
 
 
 def constants_of(model: ir.Model) -> list[Constant]:
@@ -102,13 +113,15 @@ class ConstantPairs:
 
     def _by_content(self) -> None:
         """Only what has the type and shape of a constant of the other model is read."""
+        unread = self._in_the_same_files()
         groups = []
         for mine, others in ((self._old, self._new), (self._new, self._old)):
             forms = {c.form for c in others}
             group: dict[tuple[object, ...], list[Constant]] = collections.defaultdict(list)
             for constant in mine:
                 if not constant.overridable and constant.form in forms:
-                    group[constant.content()].append(constant)
+                    place = constant.place if constant.form in unread else None
+                    group[constant.content if place is None else place].append(constant)
             groups.append(group)
         for content, old in groups[0].items():
             new = groups[1].get(content, [])
@@ -123,6 +136,14 @@ class ConstantPairs:
             for constant in (*self._open(old), *self._open(new)):  # one of several equal ones
                 self.token[constant.value] = ("content", *content)
                 self._twin[constant] = (new if constant in old else old)[0].name
+
+    def _in_the_same_files(self) -> set[tuple[object, ...]]:
+        """Types and shapes of which both models have the same bytes of the same files: those need not be read."""
+        places: dict[tuple[object, ...], tuple[set[object], set[object]]] = {}
+        for side, constants in enumerate((self._old, self._new)):
+            for constant in constants:
+                places.setdefault(constant.form, (set(), set()))[side].add(constant.place)
+        return {form for form, (old, new) in places.items() if old == new and None not in old}
 
     def unite(self, old: ir.Value, new: ir.Value) -> bool:
         """Whether two constants stand for each other; open ones that are read at the same place are paired."""
@@ -165,7 +186,7 @@ def _type(constant: Constant) -> str:
 def _compared(old: Constant, new: Constant) -> ConstantChange:
     if old.form != new.form:
         return ConstantChange("changed", old.name, new.name, f"{_type(old)} → {_type(new)}")
-    if old.content() != new.content():
+    if (old.place is None or old.place != new.place) and old.content != new.content:
         return ConstantChange("changed", old.name, new.name, f"{_type(old)}: {_numbers(old.tensor, new.tensor)}")
     return ConstantChange("same" if old.name == new.name else "renamed", old.name, new.name, _type(old))
 

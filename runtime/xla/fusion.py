@@ -27,6 +27,7 @@ import jax.extend.core as jex
 from pfvm.errors import OptionError
 
 from .cache import compile_cached
+from .mesh import PATIENCE
 from .placement import OnMesh, Placement
 from .prepared import Program
 
@@ -52,7 +53,7 @@ def compile_program(program: Program, fusion: Fusion, placement: Placement) -> t
         fusion = "no_convolution"
     setting = _setting(program.traced.jaxpr.jaxpr, fusion) if device.platform == "cpu" else {}
     if isinstance(placement, OnMesh):  # a program of several devices is not kept on disk
-        return lowered.compile(setting), False
+        return lowered.compile({**setting, **(PATIENCE if device.platform == "cpu" else {})}), False
     return compile_cached(lowered, device, str(setting) if setting else "", lambda: lowered.compile(setting))
 
 

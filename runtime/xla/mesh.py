@@ -57,6 +57,13 @@ def own_cpus(count: int) -> tuple[jax.Device, ...]:
     return tuple(client.local_devices())
 
 
+# Devices of one CPU take turns: the first waits in a collective for as long as all others compute, which XLA takes for
+# a fault, and ends the process, after 40 s.
+PATIENCE: dict[str, str | bool] = {
+    "xla_cpu_collective_call_terminate_timeout_seconds": "86400",
+    "xla_cpu_collective_call_warn_stuck_seconds": "3600",
+}
+
 # XLA's CPU runtime gives each partition of a run a thread, of as many as there are devices. Where two runs are under
 # way, each can hold threads that wait for partitions of the other's kind that never start: the process is then ended
 # after 40 s (jaxlib 0.10.2, also through jax's own client). So one runs at a time, to its end.

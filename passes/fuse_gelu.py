@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from .matching import either_way, is_number, only_reader, product_is, read_only_by
+from .matching import either_way, is_number, keeps_rank, only_reader, product_is, read_only_by
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
 
@@ -62,6 +62,9 @@ def find_gelu(node: ir.Node, rw: Rewriter, name: str) -> tuple[ir.Node, ir.Value
         return None
     if not read_only_by([*dict.fromkeys([node, *inside]), last]):
         rw.reject(name, "a step is needed elsewhere")
+        return None
+    if not keeps_rank(source, last, [node, *inside]):
+        rw.reject(name, "a constant is not proved to leave the number of dims alone")
         return None
     return last, source
 

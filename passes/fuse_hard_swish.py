@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from .matching import either_way, is_number, only_reader, product_is, read_only_by
+from .matching import either_way, is_number, keeps_rank, only_reader, product_is, read_only_by
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
 
@@ -73,6 +73,8 @@ def clipped_swish(node: ir.Node, rw: Rewriter) -> bool:
             inside.extend(each for each in own if each is not step)
             if not read_only_by([*dict.fromkeys(inside), step]):
                 return rw.reject("clipped_swish", "a step is needed elsewhere")
+            if not keeps_rank(source, step, inside):
+                return rw.reject("clipped_swish", "a constant is not proved to leave the number of dims alone")
             rw.replace(step, rw.op("HardSwish", source, at=step).outputs[0])
             return True
         inside.append(step)

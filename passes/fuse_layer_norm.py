@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .dims import same_dims, static_shape
-from .matching import either_way, number, only_reader, read_only_by
+from .matching import either_way, keeps_rank, number, only_reader, read_only_by
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
 from .view import constant
@@ -165,6 +165,8 @@ def normalization(
     shape = source.shape
     if shape is None or len(shape) < len(axes):
         return rw.reject(name, "the rank is not known")
+    if not keeps_rank(source, node, nodes):
+        return rw.reject(name, "a constant is not proved to leave the number of dims alone")
     last, start = node, source
     widened, narrowed = rw.producer(source, "Cast"), only_reader(node.outputs[0])
     if widened is not None and widened.inputs[0] is not None and widened.inputs[0].dtype in _HALVES:

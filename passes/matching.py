@@ -65,6 +65,18 @@ def read_only_by(nodes: Collection[ir.Node]) -> bool:
     ) and all(node.graph is root.graph for node in steps)
 
 
+def keeps_rank(source: ir.Value, last: ir.Node, nodes: Collection[ir.Node]) -> bool:
+    """Whether constants of one element leave the result of elementwise steps as many dims as `source` has.
+
+    One of shape [1, 1, 1] may give it more. Where ranks are not known, only constants without dims are safe.
+    """
+    before, after = source.shape, last.outputs[0].shape
+    if before is not None and after is not None:
+        return len(before) == len(after)
+    tensors = (constant_tensor(value) for node in (*nodes, last) for value in node.inputs)
+    return all(tensor is None or tensor.size != 1 or len(tensor.shape) == 0 for tensor in tensors)
+
+
 def factors(
     value: ir.Value, rw: Rewriter, nodes: list[ir.Node], stop: Collection[ir.Value] = (), depth: int = 3
 ) -> list[ir.Value]:

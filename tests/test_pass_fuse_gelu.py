@@ -100,3 +100,10 @@ def test_before_opset_20_and_in_double_it_stays() -> None:
     lines = f"{ERF} {ENDS[0]}"
     assert_stays(graph(lines, 19), PASS)
     assert "Erf" in ops(run_passes(graph(lines).replace("float", "double"), PASS))
+
+
+@pytest.mark.parametrize("name", ["root", "one", "half"])
+def test_a_constant_that_gives_the_result_more_dims_stays(name: str) -> None:
+    text = graph(f"{ERF} {ENDS[0]}").replace("(float[N,3] y)", "(float[1,N,3] y)")
+    assert_stays(text.replace(f"float {name} =", f"float[1,1,1] {name} ="), PASS)
+    assert_rewritten(graph(f"{ERF} {ENDS[0]}").replace(f"float {name} =", f"float[1,1] {name} ="), ["Gelu"], PASS)

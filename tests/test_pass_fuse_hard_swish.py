@@ -55,3 +55,12 @@ def test_swish_is_made_where_it_is_asked_for() -> None:
     assert_stays(text, PASS)
     assert_rewritten(text, ["Swish"], PASS + "{swish=true}")
     assert_stays(graph("s = Sigmoid(x) y = Mul(s, x)", 22), PASS + "{swish=true}")
+
+
+@pytest.mark.parametrize("name", ["three", "six"])
+def test_a_constant_that_gives_the_result_more_dims_stays(name: str) -> None:
+    text = graph(f"{CLIPPED.replace('six', 'top')} m = Mul(x, c) y = Div(m, six)").replace(
+        "(float[N,3] y)", "(float[1,N,3] y)"
+    )
+    text = text.replace("<float zero", "<float top = {6.0}, float zero")
+    assert_stays(text.replace(f"float {name} =", f"float[1,1,1] {name} ="), PASS)

@@ -120,3 +120,11 @@ def test_a_scale_of_ones_and_a_bias_of_zeros_stay_where_a_runtime_knows_the_step
     assert ops(run_passes(text))[-2:] == ["Mul", "Add"]
     text = text.replace("Add(v, eps)", "Exp(v)").replace("Sqrt(e)", "Abs(e)")
     assert ops(run_passes(text))[-1] in ("Div", "Mul") and ops(run_passes(text)).count("Mul") <= 1
+
+
+@pytest.mark.parametrize("name", ["eps", "two"])
+def test_a_constant_that_gives_the_result_more_dims_stays(name: str) -> None:
+    text = graph(f"{CENTER} {SPREAD} y = Div(d, s)").replace("(float[N,3,4] y)", "(float[1,N,3,4] y)")
+    assert_stays(text.replace(f"float {name} =", f"float[1,1,1,1] {name} ="), LAYER)
+    text = graph(f"{SQUARES} y = Div(x, s)", 23).replace("(float[N,3,4] y)", "(float[1,N,3,4] y)")
+    assert_stays(text.replace(f"float {name} =", f"float[1,1,1,1] {name} ="), RMS)

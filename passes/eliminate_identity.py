@@ -154,9 +154,12 @@ def resize_nothing(node: ir.Node, rw: Rewriter) -> bool:
 
 @rule("Clip")
 def clip_nothing(node: ir.Node, rw: Rewriter) -> bool:
-    """Clip without bounds (opset 11 on) → x."""
+    """Clip without bounds (opset 11 on) of integers → x."""
     if (rw.opset(node) or 0) < 11 or any(v is not None for v in node.inputs[1:]):
         return False
+    dtype = node.outputs[0].dtype
+    if dtype is None or not dtype.is_integer():
+        return rw.reject("clip_nothing", "of floats, it brings infinities to the largest finite number")
     return forward(node, rw, node.inputs[0], "clip_nothing")
 
 

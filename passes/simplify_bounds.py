@@ -18,7 +18,7 @@ _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 Bounds = tuple[ir.Value, float, float]
-"""x, and the constants between which it is brought; infinite where nothing bounds it."""
+"""x, and the constants between which it is brought: ints of an integer x; infinite where nothing bounds it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +71,12 @@ def _bounded(node: ir.Node, value: ir.Value, low: float, high: float, rw: Rewrit
 
 
 def _limits(value: ir.Value) -> tuple[float, float]:
-    """The smallest and the largest finite number of the value's type."""
+    """The smallest and the largest finite number of the value's type: of an integer type, as exact ints."""
     assert value.dtype is not None
     kind = value.dtype.numpy()
-    limits = np.finfo(kind) if value.dtype in _FLOATS else np.iinfo(kind)
-    return float(limits.min), float(limits.max)
+    if value.dtype in _FLOATS:
+        return float(np.finfo(kind).min), float(np.finfo(kind).max)
+    return int(np.iinfo(kind).min), int(np.iinfo(kind).max)
 
 
 def _bounds(node: ir.Node, rw: Rewriter) -> Bounds | None:
@@ -104,16 +105,13 @@ def _bounds(node: ir.Node, rw: Rewriter) -> Bounds | None:
 
 
 def _proper(value: ir.Value, low: np.ndarray | float, high: np.ndarray | float) -> Bounds | None:
-    """None for a bound that is NaN, for an integer that a float cannot hold, and for a value of another type."""
+    """None for a bound that is NaN, and for a value of another type."""
     if value.dtype not in _TYPES:
         return None
-    bounds = [float(np.asarray(bound).reshape(())) for bound in (low, high)]
-    held = (-math.inf, math.inf, *_limits(value))
-    if any(math.isnan(bound) for bound in bounds):
-        return None
-    if value.dtype not in _FLOATS and any(abs(bound) >= 2**53 and bound not in held for bound in bounds):
-        return None
-    return value, bounds[0], bounds[1]
+    first, second = (
+        np.asarray(bound).reshape(()).item() if isinstance(bound, np.ndarray) else bound for bound in (low, high)
+    )
+    return None if math.isnan(first) or math.isnan(second) else (value, first, second)
 
 
 RULES = rules_in(globals())

@@ -134,3 +134,20 @@ def test_a_shared_dim_that_may_be_one_stays() -> None:
         'agraph (float[2,J] a, float[K,4] b) => (float[2,4] c) { c = Einsum <equation = "ij,jk->ik"> (a, b) }',
         "replace-einsum",
     )
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**63 - 5, 2**53 + 1, -(2**63)])
+@pytest.mark.parametrize("second", ["Min(a, k)", "Max(a, k)", "Clip(a, k)", "Max(a, one)", "Clip(a, one, k)"])
+def test_integers_that_no_float_holds(number: int, second: str) -> None:
+    for first in ("Min(x, k)", "Max(x, k)", "Clip(x, k)", "Max(x, one)"):
+        text = f"""agraph (int64[4] x) => (int64[4] y) <int64 k = {{{number}}}, int64 one = {{1}}>
+            {{ a = {first} y = {second} }}"""
+        x = np.array([-(2**63), 3, 2**53 + 2, 2**63 - 1])
+        assert_same_numbers(model(text), run_passes(text, "simplify-bounds"), [{"x": x}])
+
+
+def test_bounds_at_the_largest_floats_hold_infinities() -> None:
+    text = """agraph (float[3] x) => (float[3] y) <float low = {-3.4028235e38}, float high = {3.4028235e38}>
+        { a = Max(x, low) y = Min(a, high) }"""
+    x = np.array([-np.inf, np.inf, 1], np.float32)
+    assert_same_numbers(model(text), run_passes(text), [{"x": x}])

@@ -28,7 +28,6 @@ RELU = "agraph (float[N,3] x) => (float[N,3] y) { y = Relu(x) }"
         "a = Concat <axis = 0> (x)",
         "a = Sum(x)",
         "a = Split(x)",
-        "a = Clip(x)",
         "a = ReduceSum <noop_with_empty_axes = 1> (x)",
         "s = Constant <value_float = 0.0> () a = Add(x, s)",
         "s = Constant <value_float = 0.0> () a = Add(s, x)",
@@ -134,3 +133,9 @@ def test_a_reduction_of_single_numbers_goes() -> None:
         "agraph (float[N,1] x) => (float[N,1] y) { y = Relu(x) }",
         PASS,
     )
+
+
+def test_clip_without_bounds_is_nothing_to_integers_but_bounds_infinities() -> None:
+    text = "agraph (int32[N] x) => (int32[N] y) { a = Clip(x) y = Neg(a) }"
+    assert_becomes(text, text.replace("a = Clip(x) y = Neg(a)", "y = Neg(x)"), PASS)
+    assert_stays("agraph (float[N] x) => (float[N] y) { a = Clip(x) y = Neg(a) }", PASS)

@@ -88,7 +88,8 @@ def select_before(node: ir.Node, rw: Rewriter) -> bool:
         if target is None:
             return rw.reject("select_before", "the new shape of a Reshape is not known")
         operands[1] = rw.constant(target, f"{data.name}_shape", node)
-    new = rw.op(step.op_type, *operands, at=node, domain=step.domain, attributes=step.attributes.values()).outputs[0]
+    attributes = [attr for name, attr in step.attributes.items() if name != "allowzero"]  # 0 keeps a dim in `target`
+    new = rw.op(step.op_type, *operands, at=node, domain=step.domain, attributes=attributes).outputs[0]
     new.type = new.type or data.type
     if selection.single:
         new = rw.op("Squeeze", new, at=node, axes=[selection.axis]).outputs[0]
@@ -170,7 +171,7 @@ def _norm(step: ir.Node, axis: int, rw: Rewriter) -> list[int | None] | None:
         return None
     along %= len(shape)
     apart = axis != along if step.op_type in ("Softmax", "LogSoftmax") else axis < along
-    return [axis, *[None] * (len(step.inputs) - 1)] if apart else None
+    return _broadcast(step, list(step.inputs), axis) if apart else None  # scale and bias may have rows, too
 
 
 def _matmul(step: ir.Node, axis: int, rw: Rewriter) -> list[int | None] | None:

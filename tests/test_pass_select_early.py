@@ -93,3 +93,23 @@ def test_a_product_that_others_read_stays() -> None:
         "y)\n", "y, float[N,5,6] z)\n"
     )
     assert_stays(text, PASS)
+
+
+@pytest.mark.parametrize("shape", ["[5,4]", "[1,5,4]", "[5,1]", "[1,4]"])
+def test_a_norm_whose_scale_has_rows_takes_the_selected_ones(shape: str) -> None:
+    numbers = ", ".join(str(i + 1) for i in range(20 if "5,4" in shape else 5 if "5" in shape else 4))
+    lines = "m = MatMul(x, w) q = MatMul(m, v) n = LayerNormalization(q, k) y = Gather <axis = 1> (n, last)"
+    text = graph(lines, "[N,1,4]").replace("<int64 first", f"<float{shape} k = {{{numbers}}}, int64 first")
+    compiled = run_passes(text, PASS, "fold-constants")
+    assert ops(compiled)[0] == "Gather"
+    assert_same_numbers(model(text), compiled)
+
+
+def test_a_reshape_to_zeros_taken_as_they_are() -> None:
+    text = """agraph (float[N,6,8] x, float[8,8] w) => (float[N,4,2] y)
+        <int64 first = {0}, int64[1] zero = {0}, int64[3] rest = {6, 4, 2}>
+        { s = Shape(x) n = Gather(s, zero) t = Concat <axis = 0> (n, rest) m = MatMul(x, w)
+          r = Reshape <allowzero = 1> (m, t) y = Gather <axis = 1> (r, first) }"""
+    compiled = run_passes(text)
+    assert ops(compiled)[0] == "Gather"
+    assert_same_numbers(model(text), compiled)

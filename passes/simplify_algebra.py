@@ -76,13 +76,13 @@ def of_itself(node: ir.Node, rw: Rewriter) -> bool:
 @rule("Cast")
 def cast_of_cast(node: ir.Node, rw: Rewriter) -> bool:
     """Cast(Cast(x)) → Cast(x), where the inner one keeps every value of x's type."""
-    inner = rw.producer(node.inputs[0], "Cast")
+    inner, out = rw.producer(node.inputs[0], "Cast"), node.outputs[0]
     source, middle = (inner.inputs[0], inner.outputs[0].dtype) if inner is not None else (None, None)
     if inner is None or source is None or middle is None:
         return False
-    if not _keeps(source.dtype, middle):
+    if not _keeps(source.dtype, middle) or (source.dtype == ir.DataType.BOOL and out.dtype == ir.DataType.STRING):
         return rw.reject("cast_of_cast", "the inner Cast does not keep every value")
-    if source.dtype == node.outputs[0].dtype:
+    if source.dtype == out.dtype:
         return forward(node, rw, source, "cast_of_cast")
     rw.set_input(node, 0, source)
     return True

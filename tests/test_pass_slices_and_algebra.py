@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from pass_settings import assert_rewritten
-from support import assert_becomes, assert_same_numbers, assert_stays, model, run_passes
+from support import assert_becomes, assert_same_numbers, assert_stays, model, ops, run_passes
 
 SLICES, ALGEBRA = "simplify-slices", "simplify-algebra"
 
@@ -139,3 +139,8 @@ def test_not_a_number_and_infinity_stay(name: str) -> None:
     ints = np.zeros((3, 4), np.int32)
     feeds = {"x": special, "z": special, "m": ints > 0, "n": ints, "l": ints.astype(np.int64)}
     assert_same_numbers(model(text), run_passes(text, ALGEBRA), [feeds])
+
+
+def test_a_truth_as_text_is_not_its_number_as_text() -> None:
+    text = "agraph (bool[4] x) => (string[4] y) { n = Cast <to = 7> (x) y = Cast <to = 8> (n) }"
+    assert ops(run_passes(text, "simplify-algebra")) == ["Cast", "Cast"]

@@ -20,13 +20,18 @@ from mnist_train import EPOCHS, make_train_step, train
 
 
 def compile_step(
-    step: Step, device: str, folder: pathlib.Path, option_json: str | None = None, batch: int = EVAL_BATCH
+    step: Step,
+    device: str,
+    folder: pathlib.Path,
+    option_json: str | None = None,
+    batch: int = EVAL_BATCH,
+    mesh: str | None = None,
 ) -> Step:
     """A step on a device; its model.onnx, pfvm.onnx and passes.json go to `folder`."""
     if device == "torch":
         return step
     sample = {"x": torch.zeros(batch, 1, SIZE, SIZE), "t": torch.zeros(batch, dtype=torch.int64)}
-    return pfvm.compile(step, sample, device=device, codegen_dir=folder, options=option_json)
+    return pfvm.compile(step, sample, device=device, codegen_dir=folder, options=option_json, mesh=mesh)
 
 
 def main() -> None:
@@ -37,6 +42,8 @@ def main() -> None:
     parser.add_argument("--option-json", help="compiler options for both steps")
     parser.add_argument("--data", help="folder with MNIST's IDX files")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--mesh", help="of xla devices: train on several, data=4")
+    parser.add_argument("--prefetch", type=int, metavar="N", help="load the next N batches while a step runs")
     args = parser.parse_args()
     folder = pathlib.Path(args.outdir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,9 +51,14 @@ def main() -> None:
     print(f"{digits.source}: {len(digits.train_t)} images to train, {len(digits.eval_t)} to evaluate")
     torch.manual_seed(0)
     model = Mlp()
-    train_step = compile_step(make_train_step(model), args.device, folder / "train_step", args.option_json, TRAIN_BATCH)
+    train_step = compile_step(
+        make_train_step(model), args.device, folder / "train_step", args.option_json, TRAIN_BATCH, args.mesh
+    )
     eval_step = compile_step(make_eval_step(model), args.device, folder / "eval_step", args.option_json)
-    train(digits, train_step, args.epochs)
+    if args.prefetch:
+        train(digits, train_step, args.epochs, lambda batches: pfvm.prefetch(batches, train_step, args.prefetch))
+    else:
+        train(digits, train_step, args.epochs)
     torch.save(model.state_dict(), folder / "checkpoint.pt")
     correct, images = count_correct(eval_step, digits)
     print(f"{args.device}: {correct} of {images} right, accuracy {correct / images:.4f}")

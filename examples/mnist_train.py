@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from mnist_data import Digits, Mlp, load
@@ -31,15 +32,15 @@ def make_train_step(model: Mlp) -> Step:
     return train_step
 
 
-def train(digits: Digits, step: Step, epochs: int = EPOCHS) -> None:
-    """Epochs of shuffled batches through a step, eager or compiled.
+def train(digits: Digits, step: Step, epochs: int = EPOCHS, ready: Callable[[Any], Any] = iter) -> None:
+    """Epochs of shuffled batches through a step, eager or compiled. `ready`: what gets the batches ready, and loops.
 
     On one thread: batches this small gain nothing from more, and lose much on a busy machine.
     """
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     for epoch in range(epochs):
-        losses = [step(batch)["loss"].detach() for batch in digits.train_batches(generator)]
+        losses = [step(batch)["loss"].detach() for batch in ready(digits.train_batches(generator))]
         print(f"epoch {epoch + 1:2d}  loss {torch.stack(losses).mean():.4f}")
 
 

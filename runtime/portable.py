@@ -33,6 +33,8 @@ from .synthesis import parse_shapes
 if TYPE_CHECKING:
     from .xla.portable import PortableExecutable
 
+# Options of a device that do not reach the program.
+_NOT_HERE = ("mesh", "shard", "bf16", "effort", "timeout", "explain")
 FORMAT = "pfvm-stablehlo"
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -89,6 +91,9 @@ def check_export(options: Options) -> Device:
         raise OptionError("--export stablehlo writes a folder: give -o FOLDER")
     if options.output.suffix == ".onnx" or (options.output.exists() and not options.output.is_dir()):
         raise OptionError(f"--export stablehlo writes a folder, and {options.output} is a file: give -o FOLDER")
+    for name in _NOT_HERE:
+        if getattr(options, name, None) not in (None, (), False):
+            raise OptionError(f"--export stablehlo takes no --{name}")
     if importlib.util.find_spec("jax") is None:
         raise MissingExtraError("--export stablehlo", "xla")
     return device

@@ -196,6 +196,8 @@ def test_the_command(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:
         ({"device": "pfvm:cpu"}, OptionError, "--export stablehlo is for xla devices, not pfvm:cpu"),
         ({"output": "m.onnx"}, OptionError, "writes a folder, and m.onnx is a file"),
         ({"export": "tflite"}, OptionError, "export"),
+        ({"mesh": "data=2"}, OptionError, "--export stablehlo takes no --mesh"),
+        ({"bf16": True}, OptionError, "--export stablehlo takes no --bf16"),
         ({"device": None}, OptionError, "--export is for a device: give --device as well"),
     ],
 )

@@ -17,7 +17,7 @@ class Device:
     def __init__(self) -> None:
         self.put_there: list[Any] = []
 
-    def put(self, array: Any) -> Any:
+    def put(self, array: Any, name: str | None = None) -> Any:
         self.put_there.append(array.item())
         return array
 

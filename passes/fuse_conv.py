@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from .matching import far_from_overflow
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, rule, rules_in
 from .view import constant, constant_tensor
@@ -153,6 +154,8 @@ def _fold(node: ir.Node, conv: ir.Node, rw: Rewriter, rule: str, factor: np.ndar
             arrays[1] = _scale(conv, np.asarray(tensor.numpy(), np.float64), factor, channels, rw).astype(kind)
     if not all(np.all(np.isfinite(array)) for array in arrays.values()):
         return rw.reject(rule, "the new weights are not finite")
+    if 1 in arrays and not far_from_overflow(arrays[1]):
+        return rw.reject(rule, "the new weights are so large that sums overflow")
     for index, hint in ((1, weight), (2, bias)):
         if index in arrays and (index == 1 or bias is not None or np.any(offset)):
             name = hint.name if hint is not None and hint.name else f"{weight.name}_bias"

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from .matching import either_way, only_reader
+from .matching import either_way, far_from_overflow, only_reader
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, rule, rules_in
 from .view import constant, constant_tensor
@@ -26,7 +26,7 @@ class FuseScale:
     after:   x ─ Conv(W') ─────────────── y      x ─ Gemm(·, W', b') ─ z
 
     By Mul, Div, Add, Sub or BatchNormalization in inference, with constants for each channel or column, or for all, in
-    float and double, where nobody else reads the step between. New weights are computed in double and must be finite;
+    float and double, where nobody else reads the step between. New weights are computed in double and must be small;
     results differ by rounding. What follows a Conv is fuse-conv's.
     """
 
@@ -64,8 +64,8 @@ def scaled_operand(node: ir.Node, rw: Rewriter) -> bool:
         with np.errstate(all="ignore"):
             factor = np.broadcast_to(numbers if scale.op_type == "Mul" else 1 / numbers, (depth,))
             new = _scaled_rows(node, np.asarray(tensor.numpy(), np.float64), factor, rw).astype(tensor.dtype.numpy())
-        if not np.all(np.isfinite(new)):
-            return rw.reject("scaled_operand", "the new weights are not finite")
+        if not far_from_overflow(new):
+            return rw.reject("scaled_operand", "the new weights are not finite, or so large that sums overflow")
         made = rw.constant(new, weight.name or "weight", node)
         rw.replace(
             node,
@@ -157,11 +157,12 @@ def _fold(node: ir.Node, product: ir.Node, affine: Affine, columns: int, rw: Rew
         beta = view.attr("beta") if gemm else 1.0
         added = (np.asarray(offset, np.float64).reshape(-1) * beta * factor + shift).astype(kind)
         added = np.broadcast_to(added, (columns,))
-    if not (np.all(np.isfinite(scaled.astype(kind))) and np.all(np.isfinite(added))):
-        return rw.reject("scaled_result", "the new weights are not finite")
+        new_weights = scaled.astype(kind)
+    if not (far_from_overflow(new_weights) and np.all(np.isfinite(added))):
+        return rw.reject("scaled_result", "the new weights are not finite, or so large that sums overflow")
     operands: list[ir.Value | None] = [product.inputs[0], weight]
     if not np.all(factor == 1):
-        operands[1] = rw.constant(scaled.astype(kind), weight.name or "weight", node)
+        operands[1] = rw.constant(new_weights, weight.name or "weight", node)
     if bias is not None or shifts:
         name = bias.name if bias is not None and bias.name else f"{weight.name}_bias"
         operands.append(rw.constant(np.ascontiguousarray(added), name, node))

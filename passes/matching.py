@@ -65,6 +65,11 @@ def read_only_by(nodes: Collection[ir.Node]) -> bool:
     ) and all(node.graph is root.graph for node in steps)
 
 
+def far_from_overflow(weights: np.ndarray) -> bool:
+    """Whether sums of their products overflow only where those of scaled sums do: below the root of the largest."""
+    return bool(np.all(np.abs(weights) < math.sqrt(np.finfo(weights.dtype).max)))
+
+
 def keeps_rank(source: ir.Value, last: ir.Node, nodes: Collection[ir.Node]) -> bool:
     """Whether constants of one element leave the result of elementwise steps as many dims as `source` has.
 

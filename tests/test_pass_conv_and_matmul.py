@@ -100,3 +100,8 @@ def test_what_is_not_proved_stays(inputs: str) -> None:
     rank = "2,N,4" if "[2," in inputs else "M,4" if "M" in inputs else "5,4" if "5" in inputs else "N,4"
     text = f"agraph ({inputs}) => ({kind}[{rank}] y) {{ a = MatMul(x, w) y = Add(a, c) }}"
     assert_stays(text, "fuse-matmul-bias")
+
+
+def test_a_scale_with_which_sums_overflow_stays() -> None:
+    lines = f"{W} {NUMBER.replace('3', '1e20')} a = Conv(x, w) y = Mul(a, k)"
+    assert_stays(FRAME.format(lines), "fuse-conv")

@@ -75,3 +75,8 @@ def test_the_half_of_a_gelu_stays() -> None:
 def test_a_scale_along_another_dim_stays() -> None:
     lines = "s = Mul(x, row) y = Conv(s, w)"
     assert_stays(CONV.format(s="5,5", c=4, w="1, 2, 3, 4, 5, 6, 7, 8", lines=lines), PASS)
+
+
+@pytest.mark.parametrize("lines", ["s = Mul(x, big) y = MatMul(s, w)", "p = MatMul(x, w) y = Mul(p, big)"])
+def test_a_scale_with_which_sums_overflow_stays(lines: str) -> None:
+    assert_stays(graph(lines).replace("float two", "float big = {1e20}, float two"), PASS)

@@ -164,8 +164,11 @@ def _mend_slice(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     steps = view.ints("steps") if context.opset >= 10 else None
     if not isinstance(starts, tuple) or not isinstance(ends, tuple) or RUNTIME in (axes, steps):
         return  # the library follows run-time bounds only as new symbols
-    dims = list(out.shape)
-    for i, axis in enumerate(axes or range(len(starts))):  # type: ignore[arg-type]
+    dims, along = list(out.shape), axes if isinstance(axes, tuple) else tuple(range(len(starts)))
+    lengths = {len(each) for each in (starts, ends, along, steps) if isinstance(each, tuple)}
+    if len(lengths) > 1 or not all(-len(dims) <= axis < len(dims) for axis in along):
+        return  # which no runtime takes
+    for i, axis in enumerate(along):
         step = steps[i] if isinstance(steps, tuple) else 1
         size = data.shape[axis]
         if isinstance(size, int):

@@ -59,7 +59,7 @@ def softmax(node: ir.Node, rw: Rewriter) -> bool:
 def _axis(node: ir.Node, rank: int, rw: Rewriter) -> int | None:
     view = rw.view(node)
     axes = view.ints("axes")
-    if view.attr("keepdims") != 1 or not isinstance(axes, tuple) or len(axes) != 1:
+    if view.attr("keepdims") != 1 or not isinstance(axes, tuple) or len(axes) != 1 or not rank:
         return None
     return axes[0] % rank
 

@@ -103,7 +103,7 @@ def _all_bounds(node: ir.Node, rw: Rewriter) -> dict[int, tuple[int, int, int]] 
     steps = view.ints("steps") if view.opset >= 10 else None
     if not isinstance(starts, tuple) or not isinstance(ends, tuple) or RUNTIME in (axes, steps):
         return None
-    if data is None or data.shape is None:
+    if data is None or not data.shape:
         return None
     along = axes if isinstance(axes, tuple) else tuple(range(len(starts)))
     by = steps if isinstance(steps, tuple) else (1,) * len(starts)

@@ -7,6 +7,7 @@ Clip …). A rule asks `view.param("axes")` and need not know which.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,15 @@ def _constant_node_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     return None
 
 
+_FLATTENING = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+"""Before opset 13 their axis stands between two dims."""
+_OTHERS = """ArgMax ArgMin Concat CumSum Gather GatherElements LpNormalization Pad ReduceL1 ReduceL2 ReduceLogSum
+ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ScatterElements Slice Split Squeeze
+TopK"""
+_ALONG_FIRST = _FLATTENING | frozenset(_OTHERS.split())
+"""Operators whose axis or axes are those of their first operand."""
+
+
 class View:
     """A node seen through the schema of its scope's opset."""
 
@@ -82,16 +92,19 @@ class View:
     def attr(self, name: str) -> Any:
         """Attribute as a Python value (tuple for lists), the schema's default when absent, None without a default.
 
-        RUNTIME for a reference to an attribute of the enclosing function. KeyError when the operator has no such
+        RUNTIME for a reference to an attribute of the enclosing function, and for an axis that the operand has not,
+        with which the model fails when it runs. KeyError when the operator has no such
         attribute at this opset.
         """
         attr = self.node.attributes.get(name)
         if attr is None:
             default = schema.attribute_default(self.node.domain, self.node.op_type, self.opset, name)
-            return tuple(default) if isinstance(default, list) else default
-        if attr.is_ref():
+            found: Any = tuple(default) if isinstance(default, list) else default
+        elif attr.is_ref():
             return RUNTIME
-        return tuple(attr.value) if isinstance(attr.value, (list, tuple)) else attr.value
+        else:
+            found = tuple(attr.value) if isinstance(attr.value, (list, tuple)) else attr.value
+        return found if name != "axis" or self._are_dims([found]) else RUNTIME
 
     def input(self, name: str) -> ir.Value | None:
         """The value at the formal input `name`; None when absent or when this opset has no such input."""
@@ -121,7 +134,16 @@ class View:
         found = self.param(name)
         if found is None or found is RUNTIME:
             return found
-        return tuple(int(v) for v in np.asarray(found).reshape(-1))
+        numbers = tuple(int(v) for v in np.asarray(found).reshape(-1))
+        return numbers if name != "axes" or self._are_dims(numbers) else RUNTIME
+
+    def _are_dims(self, axes: Sequence[int | None]) -> bool:
+        """False where the operator's first operand is known not to have these axes."""
+        source = self.at(0)
+        if source is None or source.shape is None or self.node.op_type not in _ALONG_FIRST:
+            return True
+        rank = len(source.shape) + (self.opset < 13 and self.node.op_type in _FLATTENING)
+        return all(axis is None or -rank <= axis < rank for axis in axes)
 
     def used_outputs(self) -> list[int]:
         """Positions of the outputs that somebody reads, graph outputs included."""

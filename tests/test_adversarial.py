@@ -127,6 +127,29 @@ def test_a_zero_batch_after_folding_a_reshape_target() -> None:
 # ---- crashes
 
 
+@pytest.mark.parametrize("shape", ["", "[3]", "[N,3]"])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "y = Slice(x, k, k)",
+        "y = Slice(x, zero, zero, two)",
+        "a = Slice(x, k, k) y = Slice(a, k, k)",
+        "y = Gather <axis = 5> (x, k)",
+        "a, b = Split <axis = -7> (x) y = Neg(a)",
+        "a = Gather(x, k) y = ReduceMean <axes = [5], keepdims = 0> (a)",
+        "m = ReduceMax <axes = [0]> (x) d = Sub(x, m) e = Exp(d) s = ReduceSum(e, k) y = Div(e, s)",
+        "a = Transpose <perm = [1, 0]> (x) b = Softmax <axis = 5> (a) y = Transpose <perm = [1, 0]> (b)",
+        "a = Transpose <perm = [1, 0]> (x) b = Concat <axis = -7> (a, a) y = Transpose <perm = [1, 0]> (b)",
+        "a = Transpose <perm = [1, 0]> (x) b = Slice(a, zero, zero, k) y = Transpose <perm = [1, 0]> (b)",
+    ],
+)
+def test_an_axis_that_the_operand_has_not_is_left_to_the_runtime(lines: str, shape: str) -> None:
+    numbers = "int64[1] k = {5}, int64[1] zero = {0}, int64[2] two = {0, 0}"
+    text = f"agraph (float{shape} x) => (y) <{numbers}> {{ {lines} }}"
+    for run in (lambda: run_passes(text), lambda: pfvm.optimize(model(text), target="ort")):
+        assert len(run().graph.node) >= 1
+
+
 def test_a_large_constant_that_only_a_folded_node_reads() -> None:
     text = """agraph (float[1] x) => (float[1] y, float[100,100] w) {
         c = Constant <value_float = 3.0> () s = Constant <value_ints = [100, 100]> () a = Expand(c, s)

@@ -149,7 +149,7 @@ def _fold(node: ir.Node, conv: ir.Node, rw: Rewriter, rule: str, factor: np.ndar
         offset = (offset if factor is None else offset * factor) + shift
         arrays: dict[int, np.ndarray] = {2: offset.astype(kind)}
         if factor is not None:
-            if len(weight.uses()) > 1 and tensor.nbytes > _SHARED_BYTES:
+            if tensor.nbytes > _SHARED_BYTES and len(weight.uses()) > 1:
                 return rw.reject(rule, "the weights are needed elsewhere")
             arrays[1] = _scale(conv, np.asarray(tensor.numpy(), np.float64), factor, channels, rw).astype(kind)
     if not all(np.all(np.isfinite(array)) for array in arrays.values()):

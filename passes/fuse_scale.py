@@ -177,7 +177,7 @@ def _foldable(weight: ir.Value | None, result: ir.Value, rw: Rewriter, name: str
     tensor = constant_tensor(weight)
     if weight is None or tensor is None or tensor.dtype not in _FLOATS or len(tensor.shape) < 2:
         return False
-    if len(weight.uses()) > 1 and tensor.nbytes > _SHARED_BYTES:
+    if tensor.nbytes > _SHARED_BYTES and len(weight.uses()) > 1:
         return rw.reject(name, "the weights are needed elsewhere")
     node = result.producer()
     return result.dtype == tensor.dtype and node is not None and not any(a.is_ref() for a in node.attributes.values())

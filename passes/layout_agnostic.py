@@ -106,7 +106,7 @@ def _broadcasting(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
             continue
         tensor = constant_tensor(value)
         if tensor is not None:
-            if (len(value.uses()) > 1 and tensor.nbytes > _SHARED_BYTES) or tensor.dtype == ir.DataType.STRING:
+            if (tensor.nbytes > _SHARED_BYTES and len(value.uses()) > 1) or tensor.dtype == ir.DataType.STRING:
                 return None
         elif own < rank:
             return None

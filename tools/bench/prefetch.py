@@ -3,7 +3,9 @@ prefetch.
 
 Compute is pinned to one core, loading to another: without prefetch they take turns, with it they overlap. The loader
 reads PNG files (zlib and PNG's filters, as numpy does them), crops, flips and scales them. Its work for a batch is
-chosen so that loading takes as long as computing (`--balance` measures both), where overlap can help most: 2 times.
+chosen so that loading takes about as long as computing, where overlap can help most: 2 times. On a machine that does
+something else, times say little: then look at processor time, of which overlap takes no more than the two in turns do,
+and at the longer of its two threads, which is how long it would take alone.
 """
 
 from __future__ import annotations
@@ -66,19 +68,22 @@ class Loader:
     def __init__(self, files: list[bytes], batch: int, count: int, core: int | None) -> None:
         self.files, self.batch, self.count, self.core = files, batch, count, core
         self.views = 1
+        self.cpu = 0.0  # seconds of processor time of the last pass
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         torch = importlib.import_module("torch")
         if self.core is not None:
             os.sched_setaffinity(0, {self.core})  # of the thread that loads
-        random = np.random.default_rng(0)
+        random, start = np.random.default_rng(0), time.thread_time()
         for number in range(self.count):
             chosen = [self.files[(number * self.batch + i) % len(self.files)] for i in range(self.batch)]
             rows = [
                 np.mean([augmented(decoded(file), random) for _ in range(self.views)], axis=0, dtype=np.float32)
                 for file in chosen
             ]
-            yield {"x": torch.from_numpy(np.stack(rows)), "t": torch.arange(self.batch) % 10}
+            batch = {"x": torch.from_numpy(np.stack(rows)), "t": torch.arange(self.batch) % 10}
+            self.cpu = time.thread_time() - start
+            yield batch
 
 
 def make_step(device: str, batch: int, steps: int) -> Any:
@@ -139,13 +144,19 @@ def measure(device: str, batch: int, steps: int, calls: int, depth: int, cores: 
             step(one)
 
     times: dict[str, list[float]] = {"load": [], "plain": [], "prefetch": []}
+    used: list[tuple[float, float, float]] = []  # processor time: in turns, overlapped, and of the loader in that
+    before = os.getloadavg()[0]
     for _ in range(_ROUNDS):  # in turns
         times["load"].append(_loading(loader))
         loader.core = None
+        start = time.process_time()
         times["plain"].append(_seconds(plain))
+        middle = time.process_time()
         loader.core = load
         times["prefetch"].append(_seconds(overlapped))
+        used.append((middle - start, time.process_time() - middle, loader.cpu))
         loader.core = None
+    turns, both, loaded = (statistics.median(column) for column in zip(*used))
     least = {name: min(found) for name, found in times.items()}  # what else runs here only adds
     return {
         "device": device,
@@ -154,6 +165,9 @@ def measure(device: str, batch: int, steps: int, calls: int, depth: int, cores: 
         "seconds": {"compute": computing, **least},
         "load_per_compute": least["load"] / computing,
         "speedup": least["plain"] / least["prefetch"],
+        "cpu_seconds": {"plain": turns, "prefetch": both, "its loader": loaded},
+        "speedup_by_cpu_time": turns / max(loaded, both - loaded),
+        "load_average_before": before,
         "median_speedup": statistics.median(a / b for a, b in zip(times["plain"], times["prefetch"])),
     }
 
@@ -191,6 +205,8 @@ def main(arguments: list[str] | None = None) -> None:
             f"{row['device']}: loading {seconds['load']:.3f} s, computing {seconds['compute']:.3f} s; one after the "
             f"other {seconds['plain']:.3f} s, prefetched {seconds['prefetch']:.3f} s: {row['speedup']:.2f} times faster"
         )
+        print(f"  by processor time at best {row['speedup_by_cpu_time']:.2f} times", end="")
+        print(f"; noisy: load {row['load_average_before']:.1f} before" if row["load_average_before"] > 0.5 else "")
     if given.json is not None:
         given.json.write_text(json.dumps(found, indent=1) + "\n")
 

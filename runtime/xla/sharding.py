@@ -102,8 +102,8 @@ def _apply(
         known = [v.name or "" for v in names if _shape(v)]
         near = did_you_mean(rule.pattern, known)
         raise OptionError(
-            f"shard {rule.text!r} matches no input, state or weight of the model{near}; it has: {_listed(known)} (passes "
-            "rename weights that are constants where they compute with them; freeze=False keeps their names)"
+            f"shard {rule.text!r} matches no input, state or weight of the model{near}; it has: {_listed(known)} "
+            "(passes rename weights that are constants where they compute with them; freeze=False keeps their names)"
         )
     for value in matched:
         found[value] = checked_spec(rule.spec, _shape(value), axes, repr(value.name), f"shard {rule.text!r}")

@@ -131,13 +131,13 @@ def _amounts(pad: ir.Node, rw: Rewriter) -> tuple[int, ...] | None:
     return amounts if min(amounts, default=0) >= 0 else None
 
 
-def _filling(pad: ir.Node, rw: Rewriter) -> float | None:
+def _filling(pad: ir.Node, rw: Rewriter) -> float | int | None:
     """The number that it adds; None where that is only known at run time."""
     view = rw.view(pad)
     filling = view.param("constant_value" if view.opset >= 11 else "value")
     if filling is RUNTIME:
         return None
-    return 0.0 if filling is None else float(np.asarray(filling).reshape(()))
+    return 0.0 if filling is None else np.asarray(filling).reshape(()).item()
 
 
 RULES = rules_in(globals())

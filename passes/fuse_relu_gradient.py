@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from . import fused_function, uniform
+from .dims import same_dims
 from .rewriter import SEALED_DOMAIN, Rewriter
 from .rules import apply_rules, rule, rules_in
 
@@ -49,6 +50,9 @@ def relu_gradient(node: ir.Node, rw: Rewriter) -> bool:
         return rw.reject("relu_gradient", "the mask is needed elsewhere, or this is a function")
     if y is None or y.dtype is None or y.dtype != gradient.dtype or not y.dtype.is_floating_point():
         return rw.reject("relu_gradient", "not floating point of one type")
+    numbers = all(value is not None and value.shape is not None and not value.shape for value in (zero, off.inputs[1]))
+    if not numbers and not any(same_dims(each.shape, node.outputs[0].shape) for each in (y, gradient)):
+        return rw.reject("relu_gradient", "the zeros are not proved to leave the shape of the operands alone")
     function = _function(rw.opset(node) or 0, y.dtype)
     rw.add_function(function, node)
     call = rw.op(function.name, y, gradient, at=node, domain=SEALED_DOMAIN)

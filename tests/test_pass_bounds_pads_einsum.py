@@ -151,3 +151,11 @@ def test_bounds_at_the_largest_floats_hold_infinities() -> None:
         { a = Max(x, low) y = Min(a, high) }"""
     x = np.array([-np.inf, np.inf, 1], np.float32)
     assert_same_numbers(model(text), run_passes(text), [{"x": x}])
+
+
+def test_integers_that_are_one_as_floats_are_two_fillings() -> None:
+    assert_stays(
+        """agraph (int64[4] x) => (int64[8] y) <int64[2] p = {1, 1}, int64 a = {9007199254740992},
+        int64 b = {9007199254740993}> { t = Pad(x, p, a) y = Pad(t, p, b) }""",
+        "fuse-pad",
+    )

@@ -93,3 +93,14 @@ def test_both_types_in_one_model_and_in_a_loop() -> None:
     compiled = run_passes(text, *RELU)
     assert sorted(f.name for f in compiled.functions) == ["ReluGrad", "ReluGradDouble"]
     assert_same_numbers(model(text), compiled)
+
+
+@pytest.mark.parametrize("shape", ["[5,3,4]", "[1,1,1]"])
+@pytest.mark.parametrize("place", ["LessOrEqual(y, z)", "Where(off, z, g)"])
+def test_a_zero_that_widens_the_gradient_stays(shape: str, place: str) -> None:
+    text = RELU_TEXT.format(t="float", lines=PLAIN.replace(place, place.replace("z", "wide")))
+    zeros = ", ".join(["0"] * (60 if "5" in shape else 1))
+    text = text.replace("float[3,4] d", "float d").replace(
+        "(float d)", f"(float{shape if '5' in shape else '[1,3,4]'} d)"
+    )
+    assert_stays(text.replace("{ z =", f"{{ wide = Constant <value = float{shape} {{{zeros}}}> () z ="), *RELU)

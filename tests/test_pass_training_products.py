@@ -125,3 +125,9 @@ def test_a_step_by_a_constant_rate_is_one_gemm(lines: str, left: str, kind: str)
 def test_a_rate_that_a_float_does_not_hold_stays_double() -> None:
     text = STEP.format(t="double", scale=0.1, lines="s = Mul(p, k) y = Sub(w, s)")
     assert ops(run_passes(text, *SUM)) == ["Gemm", "Mul", "Sub"]
+
+
+def test_a_product_times_zero_keeps_what_is_no_number() -> None:
+    text = "agraph (float[2,3] a, float[3,4] b) => (float[2,4] y) <float k = {0}> { p = Gemm(a, b) y = Mul(p, k) }"
+    compiled = run_passes(text, "fuse-gemm-sum")
+    assert ops(compiled) == ["Gemm", "Mul"]

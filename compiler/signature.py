@@ -108,6 +108,10 @@ def read_manifest(model: ir.Model) -> list[StateEntry]:
                 f"the state manifest has version {data['version']}; this pfvm reads version {MANIFEST_VERSION}"
             )
         entries = [StateEntry(**item) for item in data["state"]]
+        for entry in entries:
+            texts = (entry.name, entry.kind, entry.source, entry.output or "")
+            if not all(isinstance(text, str) for text in texts):
+                raise TypeError(f"{entry} holds what is no text")
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise InvalidModelError(f"metadata {MANIFEST_KEY!r} is no state manifest: {error}") from error
     inputs = {v.name for v in model.graph.inputs}

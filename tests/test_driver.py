@@ -163,6 +163,8 @@ def test_the_state_manifest_round_trips_and_survives() -> None:
         ('{"version": 1, "state": [{"name": "w", "kind": "param", "output": "z"}]}', "'z', which is no output"),
         ('{"version": 1, "state": [{"name": "w", "kind": "thing"}]}', "has kind 'thing'"),
         ('{"version": 1, "state": [{"nom": "w"}]}', "is no state manifest"),
+        ('{"version": 1, "state": [{"name": ["w"], "kind": "param"}]}', "is no state manifest"),
+        ('{"version": 1, "state": [{"name": "w", "kind": "param", "output": {"y": 1}}]}', "is no state manifest"),
     ],
 )
 def test_a_bad_manifest_is_named(text: str, message: str) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from .dims import same_dims
 from .matching import either_way, far_from_overflow, only_reader
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, rule, rules_in
@@ -57,7 +58,10 @@ def scaled_operand(node: ir.Node, rw: Rewriter) -> bool:
     axis = 1 if node.op_type == "Conv" else len(out) - 1
     for value, by in either_way(scale) if scale.op_type == "Mul" else [(scale.inputs[0], scale.inputs[1])]:
         numbers = _along(by, len(out), axis, depth)
-        if value is None or numbers is None or value.shape is None or len(value.shape) != len(out) or depth is None:
+        if value is None or numbers is None or depth is None:
+            continue
+        if not same_dims(value.shape, out):
+            rw.reject("scaled_operand", "the scale is not proved to leave the shape of what it scales")
             continue
         if rw.producer(value, "Mul") is not None or rw.producer(value, "Div") is not None:
             return rw.reject("scaled_operand", "the scale may be a Gelu's or a norm's, which are found whole")

@@ -80,3 +80,8 @@ def test_a_scale_along_another_dim_stays() -> None:
 @pytest.mark.parametrize("lines", ["s = Mul(x, big) y = MatMul(s, w)", "p = MatMul(x, w) y = Mul(p, big)"])
 def test_a_scale_with_which_sums_overflow_stays(lines: str) -> None:
     assert_stays(graph(lines).replace("float two", "float big = {1e20}, float two"), PASS)
+
+
+@pytest.mark.parametrize("x", ["[5,1]", "[N,M]"])
+def test_a_scale_that_widens_what_it_scales_stays(x: str) -> None:
+    assert_stays(graph("s = Mul(x, k) y = MatMul(s, w)", x=x, y="[N,4]" if "N" in x else "[5,4]"), PASS)

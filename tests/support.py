@@ -94,7 +94,7 @@ def assert_same_numbers(
 
 def assert_same_but_for_rounding(a: onnx.ModelProto, b: onnx.ModelProto) -> None:
     """Like `assert_same_numbers`; more passes where `a` itself moves as much when its inputs move by 1e-6."""
-    tolerance = Tolerance(rtol=1e-4, atol=1e-5)  # a norm of equal numbers divides rounding by the root of 1e-3
+    tolerance = Tolerance(rtol=1e-4, atol=3e-5)  # a norm of equal numbers divides rounding by the root of 1e-3
     for feeds in [inputs(a, seed) for seed in (0, 1, None)]:
         reference, result = (evaluate(ir.from_proto(m), feeds) for m in (a, b))
         assert list(reference) == list(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +49,24 @@ def feeds() -> dict[str, np.ndarray]:
     return stacked | {"lr": np.array(0.1), "step": np.array(7)}
 
 
-@pytest.mark.parametrize("device", ["pfvm:cpu", "xla:cpu"])
-def test_one_call_is_k_calls(device: str) -> None:
-    step, given = step_model(), feeds()
-    many = pfvm.load(pfvm.loop(step, K), device)(given)
-    one, results = pfvm.load(step, device), []
+def one_by_one(device: str, is_met: Callable[[Any], bool] = lambda loss: False) -> list[dict[str, Any]]:
+    """What each step gives, in a call of its own, until the loss meets the condition or K are done."""
+    one, given, results = pfvm.load(step_model(), device), feeds(), []
     state = {"step": given["step"], "seed": np.array([7, 9], np.uint32)}
     for i in range(K):
         out = one({"x": given["x"][i], "t": given["t"][i], "lr": given["lr"], **state})
         seed = state["seed"] + np.uint32(1)
         state = {"w": out["w_new"], "m": out["m_new"], "step": out["step_new"], "seed": seed}
         results.append(out)
+        if is_met(out["loss"]):
+            break
+    return results
+
+
+@pytest.mark.parametrize("device", ["pfvm:cpu", "xla:cpu"])
+def test_one_call_is_k_calls(device: str) -> None:
+    many = pfvm.load(pfvm.loop(step_model(), K), device)(feeds())
+    results = one_by_one(device)
     for name in ("loss", "before", "same", "drawn"):
         np.testing.assert_array_equal(many[name], np.stack([out[name] for out in results]), err_msg=name)
     for name in ("w_new", "m_new", "step_new"):

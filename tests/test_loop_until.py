@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -12,33 +11,19 @@ import pytest
 from pfvm.compiler.signature import read_manifest
 from pfvm.errors import OptionError, UnsupportedOpError
 from pfvm.tools import cli
-from test_loop import STATE, STEP, K, feeds, step_model
+from test_loop import STATE, STEP, K, feeds, one_by_one, step_model
 
 DEVICES = ["pfvm:cpu", "xla:cpu"]
-
-
-def one_by_one(device: str, is_met: Any) -> tuple[int, list[dict[str, Any]]]:
-    """Steps until one meets the condition, each a call."""
-    one, given, results = pfvm.load(step_model(), device), feeds(), []
-    state = {"step": given["step"], "seed": np.array([7, 9], np.uint32)}
-    for i in range(K):
-        out = one({"x": given["x"][i], "t": given["t"][i], "lr": given["lr"], **state})
-        seed = state["seed"] + np.uint32(1)
-        state = {"w": out["w_new"], "m": out["m_new"], "step": out["step_new"], "seed": seed}
-        results.append(out)
-        if is_met(out["loss"]):
-            break
-    return len(results), results
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("steps", [1, 2, K])
 def test_it_ends_behind_the_first_step_that_meets_the_condition(steps: int, device: str) -> None:
     """Bit for bit what calls of single steps give, with one program and no host segment."""
-    _, every = one_by_one("pfvm:cpu", lambda loss: False)
-    losses = [float(out["loss"]) for out in every]
+    losses = [float(out["loss"]) for out in one_by_one("pfvm:cpu")]
     bound = -1.0 if steps == K else losses[steps - 1] * (1 + 1e-12)
-    count, results = one_by_one(device, lambda loss: float(loss) <= bound)
+    results = one_by_one(device, lambda loss: float(loss) <= bound)
+    count = len(results)
     exe = pfvm.load(pfvm.loop(step_model(), K, until=f"loss <= {bound!r}"), device)
     many = exe(feeds())
     assert many["steps"] == count == next((i + 1 for i, x in enumerate(losses) if x <= bound), K)

@@ -134,10 +134,11 @@ def _raw_data(view: memoryview, tensor: _Field) -> tuple[ir.DataType, _Field] | 
 
 def _head(number: int, size: int) -> bytes:
     """Tag and length of a field."""
-    return _encoded(number << 3 | _LENGTH) + _encoded(size)
+    return varint(number << 3 | _LENGTH) + varint(size)
 
 
-def _encoded(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """A whole number as protobuf writes it: seven bits a byte, the lowest first."""
     found = bytearray()
     while value > 127:
         found.append(value & 127 | 128)

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from pfvm.compiler.wire import varint
+
 _SEQUENCE = 1
 _PROCESS_TRACK = 1
 _BEGIN, _END = 1, 2  # TrackEvent.Type
@@ -64,21 +66,12 @@ def _packet(track: int, time: int, name: str | None) -> bytes:
     return _number(8, time) + _number(10, _SEQUENCE) + _message(11, event)
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
+    return varint(field << 3) + varint(value)
 
 
 def _message(field: int, content: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
+    return varint(field << 3 | 2) + varint(len(content)) + content
 
 
 def _text(field: int, value: str) -> bytes:

@@ -12,6 +12,7 @@ from .dims import may_be_same, same_dim, same_dims
 from .numpy_ops import sliced
 from .rewriter import Rewriter
 from .rules import apply_rules, forward, rule, rules_in
+from .simplify_slices import written_cuts
 from .view import RUNTIME, constant
 
 
@@ -104,18 +105,14 @@ def pad_nothing(node: ir.Node, rw: Rewriter) -> bool:
 @rule("Slice")
 def slice_everything(node: ir.Node, rw: Rewriter) -> bool:
     """Slice from the start to at least the end by steps of 1 → x."""
-    view = rw.view(node)
-    starts, ends = view.ints("starts"), view.ints("ends")
-    steps = view.ints("steps") if view.opset >= 10 else None
-    axes = view.ints("axes")
-    source = node.inputs[0]
-    if starts is None or ends is None or source is None:
+    source, cuts = node.inputs[0], written_cuts(node, rw)
+    if source is None:
         return False
-    if RUNTIME in (starts, ends, steps, axes):
+    if cuts is None:
         return rw.reject("slice_everything", "its bounds are only known at run time")
-    if steps is not None and any(s != 1 for s in steps):  # type: ignore[union-attr]
-        return False
-    for axis, start, end in zip(axes or range(len(starts)), starts, ends):  # type: ignore[arg-type]
+    for axis, start, end, step in cuts:
+        if step != 1:
+            return False
         if start == 0 and end >= 2**31 - 1:
             continue
         dim = (

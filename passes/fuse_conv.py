@@ -8,15 +8,14 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from .matching import far_from_overflow
+from .dtypes import FLOATS
+from .matching import far_from_overflow, statistics_as_affine
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, rule, rules_in
+from .tensor_bytes import SHARED_BYTES
 from .view import constant, constant_tensor
 
-_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
-_SHARED_BYTES = 4096
-"""Weights that others read as well are stored a second time up to this size."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +47,11 @@ def normalized(node: ir.Node, rw: Rewriter) -> bool:
         return rw.reject("normalized", "the normalization is in training mode")
     if view.opset < 9 or not isinstance(epsilon, float):
         return rw.reject("normalized", "before opset 9, or epsilon is a parameter of the function")
-    statistics = [constant(value) for value in node.inputs[1:5]]
-    if len(statistics) != 4 or any(array is None or array.ndim != 1 for array in statistics):
-        return rw.reject("normalized", "scale, shift, mean or variance is not constant")
-    scale, shift, mean, variance = (np.asarray(array, np.float64) for array in statistics)
     with np.errstate(all="ignore"):
-        factor = scale / np.sqrt(variance + epsilon)
-        return _fold(node, conv, rw, "normalized", factor, shift - mean * factor)
+        affine = statistics_as_affine(node, epsilon)
+    if affine is None:
+        return rw.reject("normalized", "scale, shift, mean or variance is not constant")
+    return _fold(node, conv, rw, "normalized", *affine)
 
 
 @rule("Mul", "Div")
@@ -86,7 +83,7 @@ def _convolution(value: ir.Value | None, reader: ir.Node, rw: Rewriter, rule: st
         return None
     weights = [constant_tensor(each) for each in node.inputs[1:] if each is not None]
     why = ""
-    if value.dtype not in _FLOATS:
+    if value.dtype not in FLOATS:
         why = "not float or double"
     elif value.is_graph_output() or len(value.uses()) != 1 or node.graph is not reader.graph:
         why = "the convolution is needed elsewhere, or in another graph"
@@ -149,7 +146,7 @@ def _fold(node: ir.Node, conv: ir.Node, rw: Rewriter, rule: str, factor: np.ndar
         offset = (offset if factor is None else offset * factor) + shift
         arrays: dict[int, np.ndarray] = {2: offset.astype(kind)}
         if factor is not None:
-            if tensor.nbytes > _SHARED_BYTES and len(weight.uses()) > 1:
+            if tensor.nbytes > SHARED_BYTES and len(weight.uses()) > 1:
                 return rw.reject(rule, "the weights are needed elsewhere")
             arrays[1] = _scale(conv, np.asarray(tensor.numpy(), np.float64), factor, channels, rw).astype(kind)
     if not all(np.all(np.isfinite(array)) for array in arrays.values()):

@@ -61,6 +61,16 @@ def written_out(node: ir.Node, rw: Rewriter) -> bool:
     return normalization(node, "LayerNormalization", source, epsilon, axes, rw, nodes)
 
 
+def root_mean_square_norm(node: ir.Node, op_type: str, rw: Rewriter) -> bool:
+    """Replace the quotient of a value by its own root mean square by this operator, whatever the opset."""
+    nodes: list[ir.Node] = []
+    found = root_mean_square(node, rw, nodes)
+    if found is None:
+        return False
+    source, epsilon, axes = found
+    return normalization(node, op_type, source, epsilon, axes, rw, nodes)
+
+
 Found = tuple[ir.Value, float, tuple[int, ...]]
 
 

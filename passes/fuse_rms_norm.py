@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from .fuse_layer_norm import normalization, root_mean_square
+from .fuse_layer_norm import root_mean_square_norm
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
 
@@ -32,14 +32,7 @@ class FuseRmsNorm:
 @rule("Div", "Mul")
 def rms_norm(node: ir.Node, rw: Rewriter) -> bool:
     """The quotient of a value by its own root mean square, with its scale → RMSNormalization."""
-    if (rw.opset(node) or 0) < 23:
-        return False
-    nodes: list[ir.Node] = []
-    found = root_mean_square(node, rw, nodes)
-    if found is None:
-        return False
-    source, epsilon, axes = found
-    return normalization(node, "RMSNormalization", source, epsilon, axes, rw, nodes)
+    return (rw.opset(node) or 0) >= 23 and root_mean_square_norm(node, "RMSNormalization", rw)
 
 
 RULES = rules_in(globals())

@@ -9,14 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from .dims import same_dims
-from .matching import either_way, far_from_overflow, only_reader
+from .dtypes import FLOATS
+from .matching import either_way, far_from_overflow, only_reader, statistics_as_affine
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, rule, rules_in
+from .tensor_bytes import SHARED_BYTES
 from .view import constant, constant_tensor
-
-_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
-_SHARED_BYTES = 4096
-"""Weights that others read as well are stored a second time up to this size."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,13 +127,8 @@ def _normalization(node: ir.Node, rw: Rewriter) -> Affine | None:
         return None
     if (view.opset >= 14 and view.attr("training_mode") != 0) or value.shape is None or len(value.shape) != 2:
         return None
-    arrays = [constant(each) for each in node.inputs[1:5]]
-    if len(arrays) != 4 or any(array is None or array.ndim != 1 for array in arrays):
-        return None
-    scale, shift, mean, variance = (np.asarray(array, np.float64) for array in arrays)
     with np.errstate(all="ignore"):
-        factor = scale / np.sqrt(variance + epsilon)
-        return factor, shift - mean * factor
+        return statistics_as_affine(node, epsilon)
 
 
 def _fold(node: ir.Node, product: ir.Node, affine: Affine, columns: int, rw: Rewriter) -> bool:
@@ -179,9 +172,9 @@ def _fold(node: ir.Node, product: ir.Node, affine: Affine, columns: int, rw: Rew
 
 def _foldable(weight: ir.Value | None, result: ir.Value, rw: Rewriter, name: str) -> bool:
     tensor = constant_tensor(weight)
-    if weight is None or tensor is None or tensor.dtype not in _FLOATS or len(tensor.shape) < 2:
+    if weight is None or tensor is None or tensor.dtype not in FLOATS or len(tensor.shape) < 2:
         return False
-    if tensor.nbytes > _SHARED_BYTES and len(weight.uses()) > 1:
+    if tensor.nbytes > SHARED_BYTES and len(weight.uses()) > 1:
         return rw.reject(name, "the weights are needed elsewhere")
     node = result.producer()
     return result.dtype == tensor.dtype and node is not None and not any(a.is_ref() for a in node.attributes.values())
@@ -213,7 +206,7 @@ def _scaled_rows(node: ir.Node, weight: np.ndarray, factor: np.ndarray, rw: Rewr
 def _along(value: ir.Value | None, rank: int, axis: int, size: int | None) -> np.ndarray | None:
     """The constant as one number, or one for each position of the axis, of an operand of this rank."""
     tensor = constant_tensor(value)
-    if tensor is None or tensor.dtype not in _FLOATS or size is None:
+    if tensor is None or tensor.dtype not in FLOATS or size is None:
         return None
     dims = tensor.shape.numpy()
     padded = (1,) * (rank - len(dims)) + tuple(dims)

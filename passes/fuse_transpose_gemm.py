@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
+from .dtypes import FLOATS
 from .rewriter import Rewriter
 from .rules import MANY_READERS, apply_rules, rule, rules_in
 from .view import RUNTIME
-
-_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +80,7 @@ def _reads_matrices(node: ir.Node, rw: Rewriter) -> bool:
     if node.op_type == "Gemm":
         return True
     return all(
-        value is not None and value.dtype in _FLOATS and value.shape is not None and len(value.shape) == 2
+        value is not None and value.dtype in FLOATS and value.shape is not None and len(value.shape) == 2
         for value in node.inputs
     )
 
@@ -123,7 +122,7 @@ def transpose_into_matmul(node: ir.Node, rw: Rewriter) -> bool:
     operands = []
     for value, source in zip(node.inputs, sources):
         assert value is not None
-        if value.dtype not in _FLOATS or value.shape is None or len(value.shape) != 2:
+        if value.dtype not in FLOATS or value.shape is None or len(value.shape) != 2:
             return rw.reject("transpose_into_matmul", "not two matrices of float or double")
         if source is not None and not _dies(value, rw):
             source = None

@@ -11,11 +11,10 @@ import onnx_ir as ir
 
 from .effects import Effect
 from .rewriter import Rewriter
+from .tensor_bytes import SHARED_BYTES
 from .view import constant_tensor
 
 Perm = tuple[int, ...]
-_SHARED_BYTES = 4096
-"""A constant that others read as well is stored a second time, turned, up to this size."""
 
 UNARY = (
     "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Clip Cos Cosh Dropout Elu Erf Exp Floor Gelu "
@@ -106,7 +105,7 @@ def _broadcasting(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
             continue
         tensor = constant_tensor(value)
         if tensor is not None:
-            if (tensor.nbytes > _SHARED_BYTES and len(value.uses()) > 1) or tensor.dtype == ir.DataType.STRING:
+            if (tensor.nbytes > SHARED_BYTES and len(value.uses()) > 1) or tensor.dtype == ir.DataType.STRING:
                 return None
         elif own < rank:
             return None
@@ -132,7 +131,7 @@ def _axis(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
         if _rank(value) != rank:
             return None
         tensor = constant_tensor(value)
-        if tensor is not None and (tensor.nbytes > _SHARED_BYTES or tensor.dtype == ir.DataType.STRING):
+        if tensor is not None and (tensor.nbytes > SHARED_BYTES or tensor.dtype == ir.DataType.STRING):
             return None
     return Turn(rank, reads, lambda perm: {"axis": perm[axis]})
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .rewriter import Rewriter
-from .view import constant_tensor
+from .view import constant, constant_tensor
 
 Operands = Iterator[tuple[ir.Value, ir.Value]]
 
@@ -63,6 +63,19 @@ def read_only_by(nodes: Collection[ir.Node]) -> bool:
         for node in steps
         for out in node.outputs
     ) and all(node.graph is root.graph for node in steps)
+
+
+def statistics_as_affine(node: ir.Node, epsilon: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """Factor and shift by channel, in double, of a BatchNormalization in inference; None unless all is constant.
+
+    They may not be finite: call under `np.errstate` and look at what they make of the weights.
+    """
+    arrays = [constant(value) for value in node.inputs[1:5]]
+    if len(arrays) != 4 or any(array is None or array.ndim != 1 for array in arrays):
+        return None
+    scale, shift, mean, variance = (np.asarray(array, np.float64) for array in arrays)
+    factor = scale / np.sqrt(variance + epsilon)
+    return factor, shift - mean * factor
 
 
 def far_from_overflow(weights: np.ndarray) -> bool:

@@ -6,25 +6,22 @@ from typing import Any
 
 import onnx_ir as ir
 
+from .dtypes import FLOATS
+from .matching import only_reader
 from .rewriter import Rewriter
 from .view import RUNTIME
 
-_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
-"""In half precision a sum with C would no longer be rounded in between."""
-
 
 def read_once(value: ir.Value | None, reader: ir.Node) -> bool:
-    """Whether a node computes the value in the graph of `reader`, for nobody else."""
-    producer = value.producer() if value is not None else None
-    if value is None or producer is None or producer.graph is not reader.graph:
-        return False
-    return len(value.uses()) == 1 and not value.is_graph_output()
+    """Whether a node computes the value in the graph of `reader`, for one node there and nobody else."""
+    found = only_reader(value) if value is not None else None
+    return found is not None and found.graph is reader.graph
 
 
 def is_matrix_product(node: ir.Node | None) -> bool:
     """A MatMul of two matrices of float or double, which is a Gemm."""
     return node is not None and all(
-        value is not None and value.dtype in _FLOATS and value.shape is not None and len(value.shape) == 2
+        value is not None and value.dtype in FLOATS and value.shape is not None and len(value.shape) == 2
         for value in node.inputs
     )
 
@@ -58,7 +55,7 @@ def _obstacle(node: ir.Node, reader: ir.Node, rw: Rewriter) -> str:
     if (rw.opset(node) or 0) < 7:
         return "before opset 7, C broadcasts by an attribute"
     first = node.inputs[0]
-    is_gemm = node.op_type == "Gemm" and first is not None and first.dtype in _FLOATS
+    is_gemm = node.op_type == "Gemm" and first is not None and first.dtype in FLOATS
     if is_gemm or (node.op_type == "MatMul" and is_matrix_product(node)):
         return ""
     return "it is not proved to be a product of two matrices of float or double"

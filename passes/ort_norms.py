@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from .fuse_layer_norm import normalization, root_mean_square, written_out
+from .fuse_layer_norm import root_mean_square_norm, written_out
 from .matching import only_reader
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
@@ -42,14 +42,7 @@ def old_layer_norm(node: ir.Node, rw: Rewriter) -> bool:
 @rule("Div", "Mul")
 def simplified(node: ir.Node, rw: Rewriter) -> bool:
     """The quotient of a value by its own root mean square, with its scale → SimplifiedLayerNormalization."""
-    if not 13 <= (rw.opset(node) or 0) < 23:
-        return False
-    nodes: list[ir.Node] = []
-    found = root_mean_square(node, rw, nodes)
-    if found is None:
-        return False
-    source, epsilon, axes = found
-    return normalization(node, "SimplifiedLayerNormalization", source, epsilon, axes, rw, nodes)
+    return 13 <= (rw.opset(node) or 0) < 23 and root_mean_square_norm(node, "SimplifiedLayerNormalization", rw)
 
 
 @rule("LayerNormalization")

@@ -8,11 +8,11 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from .dims import same_dim
+from .dtypes import FLOATS
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
 
-_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
-_NUMBERS = _FLOATS | {ir.DataType.INT32, ir.DataType.INT64}
+_NUMBERS = FLOATS | {ir.DataType.INT32, ir.DataType.INT64}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _product(node: ir.Node, terms: list[str], result: str, rw: Rewriter) -> ir.N
         return rw.op("MatMul", first, second, at=node)
     if (b, a) == (shared + i + k, shared + k + j):
         return rw.op("MatMul", second, first, at=node)
-    if shared or node.outputs[0].dtype not in _FLOATS:
+    if shared or node.outputs[0].dtype not in FLOATS:
         return None
     if i in b:
         (a, b), (first, second) = (b, a), (second, first)

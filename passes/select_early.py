@@ -11,6 +11,7 @@ import onnx_ir as ir
 from . import schema
 from .contrib import DOMAIN
 from .dims import same_dim, same_dims
+from .dtypes import ALL_FLOATS
 from .effects import Effect
 from .layout_agnostic import BROADCASTING, UNARY
 from .matching import only_reader
@@ -18,7 +19,6 @@ from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
 from .view import constant
 
-_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _ROWWISE = frozenset({*UNARY.split(), *BROADCASTING.split()} - {"Dropout"})
 _CONTRIB = frozenset({"Gelu", "FastGelu", "QuickGelu", "BiasGelu"})
 """Elementwise operators of com.microsoft."""
@@ -69,7 +69,7 @@ def select_before(node: ir.Node, rw: Rewriter) -> bool:
     """select(f(x)) → f(select(x))."""
     data = node.inputs[0]
     step = data.producer() if data is not None else None
-    if data is None or step is None or data.dtype not in _FLOATS:
+    if data is None or step is None or data.dtype not in ALL_FLOATS:
         return False
     selection = _selection(node, rw)
     axes = _operand_axes(step, selection.axis, rw) if selection is not None else None

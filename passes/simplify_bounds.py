@@ -10,12 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from .dims import same_dims
+from .dtypes import FLOATS
 from .rewriter import Rewriter
 from .rules import apply_rules, forward, rule, rules_in
 from .view import RUNTIME, constant
 
 _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64})
-_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 Bounds = tuple[ir.Value, float, float]
 """x, and the constants between which it is brought: ints of an integer x; infinite where nothing bounds it."""
@@ -58,7 +58,7 @@ def bounds_in_a_row(node: ir.Node, rw: Rewriter) -> bool:
 def _bounded(node: ir.Node, value: ir.Value, low: float, high: float, rw: Rewriter) -> ir.Node:
     """A Clip between finite bounds; an absent bound of Clip is the largest finite number."""
     assert value.dtype is not None
-    if (low, high) == (0, math.inf) and value.dtype in _FLOATS:
+    if (low, high) == (0, math.inf) and value.dtype in FLOATS:
         return rw.op("Relu", value, at=node)
     kind = value.dtype.numpy()
     if math.isinf(low) or math.isinf(high):
@@ -74,7 +74,7 @@ def _limits(value: ir.Value) -> tuple[float, float]:
     """The smallest and the largest finite number of the value's type: of an integer type, as exact ints."""
     assert value.dtype is not None
     kind = value.dtype.numpy()
-    if value.dtype in _FLOATS:
+    if value.dtype in FLOATS:
         return float(np.finfo(kind).min), float(np.finfo(kind).max)
     return int(np.iinfo(kind).min), int(np.iinfo(kind).max)
 
@@ -82,7 +82,7 @@ def _limits(value: ir.Value) -> tuple[float, float]:
 def _bounds(node: ir.Node, rw: Rewriter) -> Bounds | None:
     """What a Relu, or a Clip, Max or Min with constant bounds, does; None before opset 12 for any but floats."""
     opset, value = rw.opset(node) or 0, node.inputs[0] if node.inputs else None
-    if value is None or value.dtype not in _TYPES or opset < (11 if value.dtype in _FLOATS else 12):
+    if value is None or value.dtype not in _TYPES or opset < (11 if value.dtype in FLOATS else 12):
         return None
     if node.op_type == "Relu":
         return value, 0.0, math.inf

@@ -36,23 +36,32 @@ Cut = tuple[int, int, int]
 """Axis, start and end of a Slice by steps of 1 along one axis, resolved against a known dim."""
 
 
+def written_cuts(node: ir.Node, rw: Rewriter) -> list[tuple[int, int, int, int]] | None:
+    """Axis, start, end and step of everything that a Slice cuts, as they are written; None where they are not known."""
+    view = rw.view(node)
+    starts, ends, axes = view.ints("starts"), view.ints("ends"), view.ints("axes")
+    steps = view.ints("steps") if view.opset >= 10 else None
+    if not isinstance(starts, tuple) or not isinstance(ends, tuple) or RUNTIME in (axes, steps):
+        return None
+    along = axes if isinstance(axes, tuple) and axes else tuple(range(len(starts)))
+    by = steps if isinstance(steps, tuple) else (1,) * len(starts)
+    return list(zip(along, starts, ends, by))
+
+
 def _cut(node: ir.Node | None, rw: Rewriter) -> Cut | None:
     if node is None or node.inputs[0] is None or node.inputs[0].shape is None:
         return None
-    view, shape = rw.view(node), node.inputs[0].shape
-    starts, ends, axes = view.ints("starts"), view.ints("ends"), view.ints("axes")
-    steps = view.ints("steps") if view.opset >= 10 else None
-    if not (isinstance(starts, tuple) and isinstance(ends, tuple)) or len(starts) != 1 or len(ends) != 1:
+    shape, cuts = node.inputs[0].shape, written_cuts(node, rw)
+    if cuts is None or len(cuts) != 1:
         return None
-    axis = (0,) if axes is None else axes
-    if not isinstance(axis, tuple) or not (steps is None or steps == (1,)) or not -len(shape) <= axis[0] < len(shape):
+    ((axis, start, end, step),) = cuts
+    if step != 1 or not -len(shape) <= axis < len(shape):
         return None
-    number = axis[0] % len(shape)
-    dim = shape[number]
+    dim = shape[axis]
     if not isinstance(dim, int):
         return None
-    bounds = [min(max(bound + dim if bound < 0 else bound, 0), dim) for bound in (starts[0], ends[0])]
-    return number, bounds[0], max(bounds)
+    bounds = [min(max(bound + dim if bound < 0 else bound, 0), dim) for bound in (start, end)]
+    return axis % len(shape), bounds[0], max(bounds)
 
 
 @rule("Slice")
@@ -81,33 +90,18 @@ def slice_of_other_axes(node: ir.Node, rw: Rewriter) -> bool:
         return False
     if len(out.uses()) != 1 or out.is_graph_output():
         return rw.reject("slice_of_other_axes", "the inner one is needed elsewhere")
-    bounds = [_all_bounds(each, rw) for each in (inner, node)]
-    if bounds[0] is None or bounds[1] is None:
+    first, second = written_cuts(inner, rw), written_cuts(node, rw)
+    shape = inner.inputs[0].shape
+    if first is None or second is None or shape is None:
         return rw.reject("slice_of_other_axes", "bounds, axes or rank are not known")
-    if set(bounds[0]) & set(bounds[1]):
+    cuts = sorted((axis % len(shape), *numbers) for axis, *numbers in [*first, *second])
+    axes, starts, ends, steps = zip(*cuts)
+    if len(set(axes)) < len(axes):
         return False
-    merged = sorted((bounds[0] | bounds[1]).items())
-    starts, ends, steps = zip(*(numbers for _, numbers in merged))
-    new = rw.op(
-        "Slice", inner.inputs[0], at=node, starts=starts, ends=ends, axes=[axis for axis, _ in merged],
-        steps=None if set(steps) == {1} else steps,
-    )  # fmt: skip
+    by = None if set(steps) == {1} else steps
+    new = rw.op("Slice", inner.inputs[0], at=node, starts=starts, ends=ends, axes=axes, steps=by)
     rw.replace(node, new.outputs[0])
     return True
-
-
-def _all_bounds(node: ir.Node, rw: Rewriter) -> dict[int, tuple[int, int, int]] | None:
-    """Start, end and step by axis, as they are written."""
-    view, data = rw.view(node), node.inputs[0]
-    starts, ends, axes = view.ints("starts"), view.ints("ends"), view.ints("axes")
-    steps = view.ints("steps") if view.opset >= 10 else None
-    if not isinstance(starts, tuple) or not isinstance(ends, tuple) or RUNTIME in (axes, steps):
-        return None
-    if data is None or not data.shape:
-        return None
-    along = axes if isinstance(axes, tuple) else tuple(range(len(starts)))
-    by = steps if isinstance(steps, tuple) else (1,) * len(starts)
-    return {axis % len(data.shape): (start, end, step) for axis, start, end, step in zip(along, starts, ends, by)}
 
 
 @rule("Slice")

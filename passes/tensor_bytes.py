@@ -11,6 +11,8 @@ import onnx_ir as ir
 
 _SAMPLE = 4096
 _CHUNK = 2**22
+SHARED_BYTES = 4096
+"""A constant that others read as well is stored a second time, changed, up to this size."""
 
 
 def sample(value: ir.Value) -> bytes:

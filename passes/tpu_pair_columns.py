@@ -9,10 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from .dims import static_shape
+from .dtypes import ALL_FLOATS
+from .matching import only_reader
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
 
-_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _UNIT = 128
 """Rows and columns of a TPU's matrix unit, and channels that it multiplies at a time (facts of v2 to v5p)."""
 
@@ -57,10 +58,10 @@ def pair_columns(node: ir.Node, rw: Rewriter) -> bool:
     second = _convolution(node, rw)
     if second is None or not _is_narrow(second):
         return False
-    activation = _read_once(second.source.producer(), node, rw, "Relu")
+    activation = _made_for(second.source.producer(), node, rw, "Relu")
     between = activation.inputs[0] if activation is not None else second.source
     maker = between.producer() if between is not None else None
-    first = _convolution(maker, rw) if maker is not None and _read_once(maker, activation or node, rw, "Conv") else None
+    first = _convolution(maker, rw) if maker is not None and _made_for(maker, activation or node, rw, "Conv") else None
     if first is None:
         return rw.reject("pair_columns", "what it reads is not written by a convolution for it alone")
     if second.kernel[1] != 3 or (second.pads[1], second.pads[3]) != (1, 1):
@@ -109,8 +110,8 @@ def _second(conv: _Convolution, pairs: ir.Value, rows: int, at: ir.Node, rw: Rew
         halves.append(rw.op("Reshape", turned, at=at, shape=[out, 2 * inner, height, 2]).outputs[0])
     weight, bias = _join(halves, at, rw), _twice(conv.bias, at, rw)
     top, _, bottom, _ = conv.pads
-    relu = _only_reader(conv.node, "Relu", rw)
-    pool = _only_reader(relu or conv.node, "MaxPool", rw)
+    relu = _followed_by(conv.node, "Relu", rw)
+    pool = _followed_by(relu or conv.node, "MaxPool", rw)
     if pool is not None and top and _halves(pool, rows + top + bottom - height + 1, rw):
         pads = ([top, 0, max(bottom - 1, 0), 0], [top - 1, 0, bottom, 0])
         rows_of = [rw.op("Conv", pairs, weight, *bias, at=at, pads=each, strides=[2, 1]).outputs[0] for each in pads]
@@ -163,7 +164,7 @@ def _convolution(node: ir.Node | None, rw: Rewriter) -> _Convolution | None:
         return None
     view, source, weight = rw.view(node), node.inputs[0], node.inputs[1]
     out, shape = static_shape(node.outputs[0]), static_shape(weight) if weight is not None else None
-    if source is None or weight is None or source.dtype not in _FLOATS or out is None or shape is None:
+    if source is None or weight is None or source.dtype not in ALL_FLOATS or out is None or shape is None:
         return None
     if len(shape) != 4 or static_shape(source) is None or view.attr("group") != 1 or view.attr("auto_pad") != "NOTSET":
         return None
@@ -178,19 +179,17 @@ def _is_narrow(conv: _Convolution) -> bool:
     return shape is not None and min(shape[:2]) < _UNIT
 
 
-def _read_once(node: ir.Node | None, reader: ir.Node, rw: Rewriter, op_type: str) -> ir.Node | None:
-    """The node, if it is this operator and its result is needed by one node of its graph alone."""
-    if node is None or node.op_type != op_type or not rw.is_standard(node) or node.graph is not reader.graph:
+def _made_for(node: ir.Node | None, reader: ir.Node, rw: Rewriter, op_type: str) -> ir.Node | None:
+    """The node, if it is this operator and its result is needed by `reader` alone."""
+    if node is None or node.op_type != op_type or not rw.is_standard(node):
         return None
-    return node if len(node.outputs[0].uses()) == 1 and not node.outputs[0].is_graph_output() else None
+    return node if only_reader(node.outputs[0]) is reader else None
 
 
-def _only_reader(node: ir.Node, op_type: str, rw: Rewriter) -> ir.Node | None:
-    uses = node.outputs[0].uses()
-    if len(uses) != 1 or node.outputs[0].is_graph_output():
-        return None
-    reader = next(iter(uses)).node
-    return reader if reader.op_type == op_type and rw.is_standard(reader) and reader.graph is node.graph else None
+def _followed_by(node: ir.Node, op_type: str, rw: Rewriter) -> ir.Node | None:
+    """The only reader of the node's result, if it is this operator."""
+    reader = only_reader(node.outputs[0])
+    return reader if reader is not None and reader.op_type == op_type and rw.is_standard(reader) else None
 
 
 def _halves(pool: ir.Node, rows: int, rw: Rewriter) -> bool:

@@ -160,13 +160,12 @@ def _mend_slice(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     if data is None or data.shape is None or out.shape is None:
         return
     view = View(node, context.opset)
-    starts, ends, axes = view.ints("starts"), view.ints("ends"), view.ints("axes")
+    starts, ends, along = view.ints("starts"), view.ints("ends"), view.sliced_axes()
     steps = view.ints("steps") if context.opset >= 10 else None
-    if not isinstance(starts, tuple) or not isinstance(ends, tuple) or RUNTIME in (axes, steps):
+    if not isinstance(starts, tuple) or not isinstance(ends, tuple) or not isinstance(along, tuple) or steps is RUNTIME:
         return  # the library follows run-time bounds only as new symbols
-    dims, along = list(out.shape), axes if isinstance(axes, tuple) else tuple(range(len(starts)))
-    lengths = {len(each) for each in (starts, ends, along, steps) if isinstance(each, tuple)}
-    if len(lengths) > 1 or not all(-len(dims) <= axis < len(dims) for axis in along):
+    dims = list(out.shape)
+    if {len(each) for each in (ends, steps) if isinstance(each, tuple)} != {len(starts)}:
         return  # which no runtime takes
     for i, axis in enumerate(along):
         step = steps[i] if isinstance(steps, tuple) else 1

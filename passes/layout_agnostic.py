@@ -210,15 +210,12 @@ def _scaled(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
 
 def _slice(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
     view, rank = rw.view(node), _rank(node.inputs[0])
-    starts, axes = view.ints("starts"), view.ints("axes")
-    if rank is None or rank < 2 or opset < 10 or not isinstance(starts, tuple):
+    axes = view.sliced_axes()
+    if rank is None or rank < 2 or opset < 10 or not isinstance(axes, tuple):
         return None
     if node.inputs[1] is not None and node.inputs[1].dtype != ir.DataType.INT64:
         return None  # axes are of the type that starts have
-    numbers = axes if isinstance(axes, tuple) else tuple(range(len(starts))) if axes is None else None
-    if numbers is None:
-        return None
-    return Turn(rank, (0,), lambda perm: {"axes": [perm[axis] for axis in numbers]})
+    return Turn(rank, (0,), lambda perm: {"axes": [perm[axis] for axis in axes]})
 
 
 _MAKERS: dict[str, Callable[[ir.Node, Rewriter, int], Turn | None]] = {

@@ -39,11 +39,10 @@ Cut = tuple[int, int, int]
 def written_cuts(node: ir.Node, rw: Rewriter) -> list[tuple[int, int, int, int]] | None:
     """Axis, start, end and step of everything that a Slice cuts, as they are written; None where they are not known."""
     view = rw.view(node)
-    starts, ends, axes = view.ints("starts"), view.ints("ends"), view.ints("axes")
+    starts, ends, along = view.ints("starts"), view.ints("ends"), view.sliced_axes()
     steps = view.ints("steps") if view.opset >= 10 else None
-    if not isinstance(starts, tuple) or not isinstance(ends, tuple) or RUNTIME in (axes, steps):
+    if not isinstance(starts, tuple) or not isinstance(ends, tuple) or along is RUNTIME or steps is RUNTIME:
         return None
-    along = axes if isinstance(axes, tuple) and axes else tuple(range(len(starts)))
     by = steps if isinstance(steps, tuple) else (1,) * len(starts)
     return list(zip(along, starts, ends, by))
 

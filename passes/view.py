@@ -137,6 +137,14 @@ class View:
         numbers = tuple(int(v) for v in np.asarray(found).reshape(-1))
         return numbers if name != "axes" or self._are_dims(numbers) else RUNTIME
 
+    def sliced_axes(self) -> tuple[int, ...] | Runtime:
+        """Which axes each of a Slice's starts is for: the first ones where it names none."""
+        starts, axes = self.ints("starts"), self.ints("axes")
+        if not isinstance(starts, tuple) or axes is RUNTIME:
+            return RUNTIME
+        along = axes if isinstance(axes, tuple) and axes else tuple(range(len(starts)))
+        return along if len(along) == len(starts) and self._are_dims(along) else RUNTIME
+
     def _are_dims(self, axes: Sequence[int | None]) -> bool:
         """False where the operator's first operand is known not to have these axes."""
         source = self.at(0)

@@ -134,6 +134,8 @@ def test_a_zero_batch_after_folding_a_reshape_target() -> None:
         "y = Slice(x, k, k)",
         "y = Slice(x, zero, zero, two)",
         "a = Slice(x, k, k) y = Slice(a, k, k)",
+        "a = Slice(x, many, many) y = Slice(a, many, many)",
+        "a = Transpose <perm = [1, 0]> (x) b = Slice(a, many, many) y = Transpose <perm = [1, 0]> (b)",
         "y = Gather <axis = 5> (x, k)",
         "a, b = Split <axis = -7> (x) y = Neg(a)",
         "a = Gather(x, k) y = ReduceMean <axes = [5], keepdims = 0> (a)",
@@ -144,7 +146,7 @@ def test_a_zero_batch_after_folding_a_reshape_target() -> None:
     ],
 )
 def test_an_axis_that_the_operand_has_not_is_left_to_the_runtime(lines: str, shape: str) -> None:
-    numbers = "int64[1] k = {5}, int64[1] zero = {0}, int64[2] two = {0, 0}"
+    numbers = "int64[1] k = {5}, int64[1] zero = {0}, int64[2] two = {0, 0}, int64[3] many = {0, 0, 0}"
     text = f"agraph (float{shape} x) => (y) <{numbers}> {{ {lines} }}"
     for run in (lambda: run_passes(text), lambda: pfvm.optimize(model(text), target="ort")):
         assert len(run().graph.node) >= 1

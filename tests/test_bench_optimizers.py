@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import onnx
 import pytest
 from pfvm.errors import OptionError
-from pfvm.tools.bench.optimizers import optimizing
+from pfvm.tools.bench.optimizers import latency, optimizing
 from pfvm.tools.bench.optimizers.chain import chain
 from pfvm.tools.bench.optimizers.command import OptimizersRequest, bench_optimizers
 from pfvm.tools.bench.optimizers.optimizing import Optimizer, nodes
@@ -67,6 +67,19 @@ def test_what_an_optimizer_does_wrong_has_its_reason(tmp_path: Path, model: Path
     }
     print_model({**measured, "nodes": 4, "latency_seconds": 1.0, "results": [row]}, ["nobody"])
     print_chain([{"nodes": 9, "load_save_cpu_seconds": 1.0, "results": [row]}], ["nobody"])
+
+
+def test_a_file_that_lost_an_input_with_a_default_differs(tmp_path: Path) -> None:
+    """As peers fold the state of a training step away: it computes the same once, and can no longer train."""
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (float[2] x, float[2] w = {1, 2}) => (float[2] y)
+    { y = Add (x, w) }"""
+    step = onnx.parser.parse_model(text)
+    files = [tmp_path / "step.onnx", tmp_path / "frozen.onnx"]
+    onnx.save(step, files[0])
+    del step.graph.input[1]
+    onnx.save(step, files[1])
+    inputs = latency.inputs_of(files[0], tmp_path, {}, 0)
+    assert latency.differences(files, files[0], inputs, 60) == [None, "it no longer takes w"]
 
 
 def test_bad_requests(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ NETS = ("resnet50", "mobilenet_v2", "bert", "gpt2", "llama6", "vit", "convnext_t
 PEERS = ("onnxsim", "onnxslim", "onnxoptimizer", "onnxscript")
 # Processor time over that of loading and saving the file. Half a second of every run is the start of Python with its
 # libraries, which is most of the time for a small file.
-OVERHEAD = dict.fromkeys(NETS, 3.0) | {"mobilenet_v2": 4.5, "train_step": 4.5}
+OVERHEAD = dict.fromkeys(NETS, 3.0) | {"mobilenet_v2": 3.5, "train_step": 3.5}
+# Nets of which a part is computed for one token only, which takes a few nodes and saves a tenth of the time.
+NARROWED = ("vit",)
 # Latency over the input's, and over that of the best correct peer's result.
 LATENCY = 1.02
 
@@ -37,8 +39,14 @@ def correct(net: str) -> dict[str, dict[str, Any]]:
     return {name: r for name, r in rows(measured(net)).items() if name in PEERS and not r["error"] and not r["differs"]}
 
 
-def best_latency(net: str) -> float:
-    return min(row["latency_cpu_seconds"] for row in correct(net).values() if "latency_cpu_seconds" in row)
+def best_latency(net: str) -> float | None:
+    """None where no peer's file computes what the input does."""
+    found = [row["latency_cpu_seconds"] for row in correct(net).values() if "latency_cpu_seconds" in row]
+    return min(found, default=None)
+
+
+def fewest_nodes(net: str) -> int | None:
+    return min((row["nodes"] for row in correct(net).values()), default=None)
 
 
 def overhead(net: str) -> float:
@@ -59,10 +67,10 @@ def lines() -> Iterator[str]:
     for net in NETS:
         of = measured(net)
         ours = rows(of)["pfvm"]
-        left = min(row["nodes"] for row in correct(net).values())
+        left, fastest = fewest_nodes(net), best_latency(net)
         cells = [net, _seconds(ours), f"{overhead(net):.1f}", *(_seconds(rows(of)[name]) for name in PEERS)]
-        cells += [str(of["nodes"]), str(ours["nodes"]), str(left), f"{ours['latency_ratio']:.2f}"]
-        cells.append(f"{ours['latency_cpu_seconds'] / best_latency(net):.2f}")
+        cells += [str(of["nodes"]), str(ours["nodes"]), str(left or "–"), f"{ours['latency_ratio']:.2f}"]
+        cells.append(f"{ours['latency_cpu_seconds'] / fastest:.2f}" if fastest else "–")
         yield f"| {' | '.join(cells)} |"
     yield ""
     yield f"| chain, nodes | pfvm | {names} |"
@@ -99,16 +107,18 @@ def test_it_is_faster_than_its_peers_and_near_load_and_save(net: str) -> None:
     assert overhead(net) <= OVERHEAD[net]
 
 
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("net", [net for net in NETS if net not in NARROWED])
 def test_no_peer_leaves_fewer_nodes(net: str) -> None:
-    assert rows(measured(net))["pfvm"]["nodes"] <= min(row["nodes"] for row in correct(net).values())
+    fewest = fewest_nodes(net)
+    assert fewest is None or rows(measured(net))["pfvm"]["nodes"] <= fewest
 
 
 @pytest.mark.parametrize("net", NETS)
 def test_the_result_is_as_fast_as_the_input_and_as_any_peers(net: str) -> None:
     ours = rows(measured(net))["pfvm"]
     assert ours["latency_ratio"] <= LATENCY
-    assert ours["latency_cpu_seconds"] <= LATENCY * best_latency(net)
+    fastest = best_latency(net)
+    assert fastest is None or ours["latency_cpu_seconds"] <= LATENCY * fastest
 
 
 def test_the_chain_takes_linear_time() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import onnx
 import onnx_ir as ir
 from pfvm.compiler.importer import read_model
 from pfvm.runtime.compare import Tolerance, difference
@@ -60,11 +61,15 @@ def figures_of(outcome: Outcome, base: Outcome, load_before: float) -> dict[str,
 def differences(files: Sequence[Path], original: Path, inputs: Inputs, timeout: float) -> list[str | None]:
     """How each file's results differ from the original's, both as written: without ONNX Runtime's optimizations.
 
-    None where they agree. Raises CandidateError where the original does not run.
+    A file that no longer takes all inputs, those with a default included, differs. None where they agree. Raises
+    CandidateError where the original does not run.
     """
     expected = _results(original, inputs, timeout)
     found: list[str | None] = []
     for path in files:
+        if lost := _lost_inputs(path, inputs.model):
+            found.append(f"it no longer takes {lost[0]}" + (f" and {len(lost) - 1} other inputs" if lost[1:] else ""))
+            continue
         try:
             results = _results(path, inputs, timeout)
         except CandidateError as error:
@@ -73,6 +78,11 @@ def differences(files: Sequence[Path], original: Path, inputs: Inputs, timeout: 
         worst = [difference(name, expected[name], results.get(name), _TOLERANCE) for name in expected]
         found.append(next((str(each) for each in worst if each is not None), None))
     return found
+
+
+def _lost_inputs(path: Path, original: ir.Model) -> list[str]:
+    kept = {each.name for each in onnx.load(path, load_external_data=False).graph.input}
+    return [each.name or "" for each in original.graph.inputs if each.name not in kept]
 
 
 def _results(path: Path, inputs: Inputs, timeout: float) -> Mapping[str, Any]:

@@ -96,8 +96,10 @@ def _hold(pid: int, timeout: float) -> None:
 
 
 def _environment() -> dict[str, str]:
+    """One thread; modules may keep their bytecode, as those of installed packages have it."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return {**os.environ, **dict.fromkeys(names, "1")}
+    given = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**given, **dict.fromkeys(names, "1")}
 
 
 def in_turns(

@@ -17,7 +17,7 @@ from .view import constant
 class Steps:
     """Operands of [batch, heads, length, size] and the product `last`, which computes the same form.
 
-    `keys` is kᵀ: [batch, heads, size, length].
+    `keys` is kᵀ: [batch, heads, size, length]. `hidden`: the Where that gives scores a number far below all others.
     """
 
     query: ir.Value
@@ -27,10 +27,14 @@ class Steps:
     mask: ir.Value | None
     scores: ir.Value
     last: ir.Node
+    hidden: ir.Node | None = None
 
 
-def attention_steps(softmax: ir.Node, rw: Rewriter, rule: str) -> Steps | None:
-    """The steps around a Softmax of four dims in float; None where there are others, `rule` rejected with why."""
+def attention_steps(softmax: ir.Node, rw: Rewriter, rule: str, where: bool = False) -> Steps | None:
+    """The steps around a Softmax of four dims in float; None where there are others, `rule` rejected with why.
+
+    `where`: a Where may hide scores, before or after the mask is added.
+    """
     view, scores = rw.view(softmax), softmax.inputs[0]
     if scores is None or scores.dtype != ir.DataType.FLOAT or scores.shape is None or view.opset < 13:
         return None
@@ -44,7 +48,10 @@ def attention_steps(softmax: ir.Node, rw: Rewriter, rule: str) -> Steps | None:
     if last.inputs[0] is not softmax.outputs[0] or values is None or not rw.is_standard(last):
         return None
     inside: list[ir.Node] = [softmax]
-    mask, value = _mask(scores, rw, inside)
+    hidden, value = _hidden(scores, rw, inside) if where else (None, scores)
+    mask, value = _mask(value, rw, inside, where and hidden is None)
+    if where and hidden is None:
+        hidden, value = _hidden(value, rw, inside)
     scale, value = _scaled(value, rw, inside)
     product = rw.producer(value, "MatMul")
     if product is None:
@@ -59,21 +66,34 @@ def attention_steps(softmax: ir.Node, rw: Rewriter, rule: str) -> Steps | None:
     own: list[ir.Node] = []
     by_query, query = _scaled(query, rw, own)
     by_keys, keys = _scaled(keys, rw, own)
-    return Steps(query, keys, values, scale * by_query * by_keys, mask, scores, last)
+    return Steps(query, keys, values, scale * by_query * by_keys, mask, scores, last, hidden)
 
 
 def _rank(value: ir.Value) -> int | None:
     return None if value.shape is None else len(value.shape)
 
 
-def _mask(scores: ir.Value, rw: Rewriter, nodes: list[ir.Node]) -> tuple[ir.Value | None, ir.Value]:
+def _mask(scores: ir.Value, rw: Rewriter, nodes: list[ir.Node], where: bool) -> tuple[ir.Value | None, ir.Value]:
     """What is added to the scores, and the scores without it: the operand that is a product, perhaps scaled."""
     node = rw.producer(scores, "Add")
     for value, other in either_way(node) if node is not None else ():
-        inner = value.producer()
-        if node is not None and inner is not None and inner.op_type in ("MatMul", "Mul", "Div") and _rank(value) == 4:
+        _, inner = _hidden(value, rw, []) if where else (None, value)
+        _, inner = _scaled(inner, rw, [])
+        if node is not None and rw.producer(inner, "MatMul") is not None and _rank(value) == 4:
             nodes.append(node)
             return other, value
+    return None, scores
+
+
+def _hidden(scores: ir.Value, rw: Rewriter, nodes: list[ir.Node]) -> tuple[ir.Node | None, ir.Value]:
+    """The Where that replaces scores by one number, and the scores without it."""
+    node = rw.producer(scores, "Where")
+    for value, by in ((1, 2), (2, 1)) if node is not None else ():
+        assert node is not None
+        inner = node.inputs[value]
+        if inner is not None and _rank(inner) == 4 and number(node.inputs[by]) is not None:
+            nodes.append(node)
+            return node, inner
     return None, scores
 
 

@@ -123,21 +123,17 @@ def widened_dims(value: ir.Value, rw: Rewriter) -> list[int | ir.SymbolicDim]:
     node = rw.producer(value, "Slice")
     while node is not None and node.inputs[0] is not None and node.inputs[0].shape is not None:
         view, source = rw.view(node), node.inputs[0].shape
-        axes, end = view.ints("axes"), node.inputs[2] if len(node.inputs) > 2 else None
+        axes, starts, steps = view.sliced_axes(), view.ints("starts"), view.ints("steps")
+        end = node.inputs[2] if len(node.inputs) > 2 else None
         ends = rw.shapes.contents(end) if end is not None else None
-        if not isinstance(axes, tuple) or len(axes) != 1 or view.ints("steps") not in (None, (1,)):
+        if not isinstance(axes, tuple) or not (steps is None or (isinstance(steps, tuple) and set(steps) == {1})):
             break
-        axis = axes[0] % len(source)
-        size = source[axis]
-        if (
-            view.ints("starts") == (0,)
-            and ends is not None
-            and axis not in found
-            and isinstance(size, int)
-            and size > 1
-        ):
-            dims[axis] = ends[0]
-        found.add(axis)
+        for i, axis in enumerate(each % len(source) for each in axes):
+            size = source[axis]
+            is_first = isinstance(starts, tuple) and starts[i] == 0 and axis not in found
+            if is_first and ends is not None and len(ends) == len(axes) and isinstance(size, int) and size > 1:
+                dims[axis] = ends[i]
+            found.add(axis)
         node = rw.producer(node.inputs[0], "Slice")
     return dims
 
@@ -193,3 +189,18 @@ def heads_of(value: ir.Value, rw: Rewriter, transposed: bool = False) -> Heads |
     if leading.count(-1) > 1 or 0 in leading:
         return None
     return Heads(source, (*leading, heads * size), heads, size)
+
+
+def joined_heads(last: ir.Node, rw: Rewriter) -> ir.Node | None:
+    """The Reshape that joins the heads after the last product, where it copies no dim behind the first two."""
+    transpose = only_reader(last.outputs[0])
+    if transpose is None or transpose.op_type != "Transpose" or rw.view(transpose).attr("perm") != (0, 2, 1, 3):
+        return None
+    reshape = only_reader(transpose.outputs[0])
+    if reshape is None or reshape.op_type != "Reshape" or not rw.is_standard(reshape):
+        return None
+    operand = reshape.inputs[1]
+    target = rw.shapes.contents(operand) if operand is not None and constant(operand) is None else constant(operand)
+    if target is None or not all(isinstance(dim, (int, np.integer)) and dim != 0 for dim in target[2:]):
+        return None
+    return reshape

@@ -9,13 +9,11 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from .attention_steps import Heads, Steps, attention_steps, heads_of, keys_of, widened_dims
+from .attention_steps import Heads, Steps, attention_steps, heads_of, joined_heads, keys_of, widened_dims
 from .contrib import contrib
 from .dims import same_dim
-from .matching import only_reader
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
-from .view import constant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +52,7 @@ def attention(node: ir.Node, rw: Rewriter) -> bool:
         heads_of(steps.keys, rw, transposed=True) or _untransposed(steps.keys, rw),
         heads_of(steps.values, rw),
     ]
-    tail = _joined(steps.last, rw)
+    tail = joined_heads(steps.last, rw)
     if tail is not None and all(part is not None for part in parts):
         known = [part for part in parts if part is not None]
         if len({part.heads for part in known}) == 1 and known[0].size == known[1].size:
@@ -84,21 +82,6 @@ def _broadcasts(mask: ir.Value, shape: Sequence[int | ir.SymbolicDim], exact: bo
     dims = list(zip(reversed(widened_dims(mask, rw)), reversed(shape), strict=False))
     kept = 2 if exact else 1
     return all(same_dim(own, dim) or (i >= kept and own == 1) for i, (own, dim) in enumerate(dims))
-
-
-def _joined(last: ir.Node, rw: Rewriter) -> ir.Node | None:
-    """The Reshape that joins the heads after the last product, where it copies no dim behind the first two."""
-    transpose = only_reader(last.outputs[0])
-    if transpose is None or transpose.op_type != "Transpose" or rw.view(transpose).attr("perm") != (0, 2, 1, 3):
-        return None
-    reshape = only_reader(transpose.outputs[0])
-    if reshape is None or reshape.op_type != "Reshape" or not rw.is_standard(reshape):
-        return None
-    operand = reshape.inputs[1]
-    target = rw.shapes.contents(operand) if operand is not None and constant(operand) is None else constant(operand)
-    if target is None or not all(isinstance(dim, (int, np.integer)) and dim != 0 for dim in target[2:]):
-        return None
-    return reshape
 
 
 def _by_heads(steps: Steps, parts: list[Heads], tail: ir.Node, standard: bool, rw: Rewriter) -> bool:

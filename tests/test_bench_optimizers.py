@@ -69,17 +69,19 @@ def test_what_an_optimizer_does_wrong_has_its_reason(tmp_path: Path, model: Path
     print_chain([{"nodes": 9, "load_save_cpu_seconds": 1.0, "results": [row]}], ["nobody"])
 
 
-def test_a_file_that_lost_an_input_with_a_default_differs(tmp_path: Path) -> None:
-    """As peers fold the state of a training step away: it computes the same once, and can no longer train."""
-    text = """<ir_version: 10, opset_import: ["" : 21]> g (float[2] x, float[2] w = {1, 2}) => (float[2] y)
-    { y = Add (x, w) }"""
-    step = onnx.parser.parse_model(text)
-    files = [tmp_path / "step.onnx", tmp_path / "frozen.onnx"]
-    onnx.save(step, files[0])
-    del step.graph.input[1]
-    onnx.save(step, files[1])
-    inputs = latency.inputs_of(files[0], tmp_path, {}, 0)
-    assert latency.differences(files, files[0], inputs, 60) == [None, "it no longer takes w"]
+def test_a_file_that_freezes_inputs_with_a_default_differs(tmp_path: Path) -> None:
+    """As peers fold the state of a training step: it computes the same once, and can no longer train."""
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (float[2] x, float[2] v = {1, 2}, float[2] w = {1, 2})
+    => (float[2] y) { a = Add (x, v) y = Mul (a, w) }"""
+    step, lost, merged = (onnx.parser.parse_model(text) for _ in range(3))
+    del lost.graph.input[2]
+    merged.graph.node[1].input[1] = "v"
+    files = [tmp_path / f"{name}.onnx" for name in ("step", "lost", "merged")]
+    for model, path in zip((step, lost, merged), files, strict=True):
+        onnx.save(model, path)
+    found = latency.differences(files, files[0], latency.inputs_of(files[0], tmp_path, {}, 0), 60)
+    assert found[:2] == [None, "it no longer takes w"]
+    assert found[2] is not None and found[2].startswith("with other numbers for inputs that have a default, ")
 
 
 def test_bad_requests(tmp_path: Path) -> None:

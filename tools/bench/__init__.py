@@ -5,5 +5,6 @@ process.py      a candidate's process, seen from outside         worker.py, engi
 turns.py        whose turn it is                 figures.py      median, spread, noise
 training.py     training steps (--train)
 optimizers/     other optimizers (--optimizers)  plans.py        schedulers (--plan)
+tpu.py          cycles on TPUs (--tpu)
 machine.py      where it ran                     report.py, plot.py   table and JSON; bar chart
 """

@@ -43,7 +43,8 @@ def _feeds(settings: Settings) -> dict[str, Any]:
     from pfvm.compiler.importer import read_model
     from pfvm.runtime.executable import specs_of
 
-    return read_npz(settings.feeds, specs_of(read_model(settings.model))[0])
+    required, optional, _ = specs_of(read_model(settings.model))
+    return read_npz(settings.feeds, (*required, *optional))
 
 
 def _device(candidate: Candidate, settings: Settings, feeds: dict[str, Any]) -> Call:

@@ -14,7 +14,8 @@ Shapes = Annotated[list[str], typer.Option("--shape", help="Shape of an input: x
 
 def bench(
     models: Annotated[
-        list[Path], typer.Argument(help="ONNX files; with --train or --optimizers, see there.", show_default=False)
+        list[Path],
+        typer.Argument(help="ONNX files; with --train, --optimizers or --tpu, see there.", show_default=False),
     ] = [],  # noqa: B006 - typer copies it
     device: Annotated[list[str], typer.Option("--device", help="See `pfvm devices`. Repeatable.")] = ["pfvm:cpu"],  # noqa: B006
     train: Annotated[
@@ -49,6 +50,14 @@ def bench(
             "--runs, --rounds, --seconds, --timeout, --json and --plot.",
         ),
     ] = False,
+    tpu: Annotated[
+        bool,
+        typer.Option(
+            "--tpu",
+            help="Compare cycles on TPUs by their compiler's estimate, at full effort: resnet50, bert and vgg19 (all "
+            "without a name) from ONNX files, and by hand in JAX. With --json and --timeout.",
+        ),
+    ] = False,
     peers_python: Annotated[
         Path | None, typer.Option("--peers-python", help="With --optimizers: the Python that has the others.")
     ] = None,
@@ -79,7 +88,8 @@ def bench(
         float | None,
         typer.Option(
             "--timeout",
-            help="Seconds for loading, and for a turn: 600; with --optimizers, of processor time for a file: 100.",
+            help="Seconds for loading, and for a turn: 600; with --optimizers, of processor time for a file: 100; with "
+            "--tpu, of the compiler: 3600.",
         ),
     ] = None,
     shape: Shapes = [],  # noqa: B006 - typer copies it
@@ -108,6 +118,11 @@ def bench(
             OptimizersRequest(models, peers_python, json_file, plot_file, rounds, seconds, timeout or 100.0, shape,
                               seed, command, runs=runs)
         )  # fmt: skip
+        return
+    if tpu:
+        from .tpu import TpuRequest, bench_tpu
+
+        bench_tpu(TpuRequest(models, json_file, timeout=timeout or 3600.0, command=command))
         return
     if not models:
         raise OptionError("bench: name a model")

@@ -81,6 +81,20 @@ def gpt2() -> tuple[nn.Module, torch.Tensor]:
     return Gpt2().eval().requires_grad_(False), torch.randint(0, VOCABULARY, (1, LENGTH))
 
 
+VGG_CHANNELS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 512, 512, 512, 512, 0)
+
+
+def vgg19() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    inputs = 3
+    for outputs in VGG_CHANNELS:
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()] if outputs else [nn.MaxPool2d(2)]
+        inputs = outputs or inputs
+    head = [nn.Linear(49 * inputs, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000)]
+    return nn.Sequential(*layers, nn.Flatten(), *head).eval().requires_grad_(False), torch.randn(1, 3, 224, 224)
+
+
 def _image(name: str, opset: int) -> Callable[[Path], Any]:
     return lambda path: _export(*torch_nets.make(name), path, {0: "batch"}, opset)
 
@@ -108,6 +122,7 @@ NETS: dict[str, Callable[[Path], Any]] = {
     "llama6": _text("llama6", 17),
     "vit": _image("vit", 17),
     "convnext_t": _image("convnext_t", 17),
+    "vgg19": lambda path: _export(*vgg19(), path, {0: "batch"}, 17),
     "train_step": _train_step,
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from pfvm.compiler.importer import read_model
@@ -27,11 +28,16 @@ _TOLERANCE = Tolerance(rtol=1e-3, atol=1e-4)
 
 
 class Inputs(NamedTuple):
-    """The original model, the file that holds inputs for it, and a folder for results."""
+    """The original model, the file that holds inputs for it, and a folder for results.
+
+    overridden: inputs with other numbers for those that have a default, as a training step gets its state; None where
+    no input has one.
+    """
 
     model: ir.Model
     feeds: Path
     folder: Path
+    overridden: Path | None = None
 
 
 def latencies(files: Mapping[str, Path], inputs: Inputs, timing: Timing) -> dict[str, Outcome]:
@@ -64,20 +70,25 @@ def differences(files: Sequence[Path], original: Path, inputs: Inputs, timeout: 
     A file that no longer takes all inputs, those with a default included, differs. None where they agree. Raises
     CandidateError where the original does not run.
     """
-    expected = _results(original, inputs, timeout)
-    found: list[str | None] = []
-    for path in files:
-        if lost := _lost_inputs(path, inputs.model):
-            found.append(f"it no longer takes {lost[0]}" + (f" and {len(lost) - 1} other inputs" if lost[1:] else ""))
-            continue
+    cases = [inputs] + ([] if inputs.overridden is None else [inputs._replace(feeds=inputs.overridden)])
+    expected = [_results(original, each, timeout) for each in cases]
+    return [_difference(path, cases, expected, timeout) for path in files]
+
+
+def _difference(
+    path: Path, cases: Sequence[Inputs], expected: Sequence[Mapping[str, Any]], timeout: float
+) -> str | None:
+    if lost := _lost_inputs(path, cases[0].model):
+        return f"it no longer takes {lost[0]}" + (f" and {len(lost) - 1} other inputs" if lost[1:] else "")
+    for case, right in zip(cases, expected, strict=True):
         try:
-            results = _results(path, inputs, timeout)
+            results = _results(path, case, timeout)
         except CandidateError as error:
-            found.append(str(error))
-            continue
-        worst = [difference(name, expected[name], results.get(name), _TOLERANCE) for name in expected]
-        found.append(next((str(each) for each in worst if each is not None), None))
-    return found
+            return str(error)
+        worst = [difference(name, right[name], results.get(name), _TOLERANCE) for name in right]
+        if found := next((str(each) for each in worst if each is not None), None):
+            return found if case is cases[0] else f"with other numbers for inputs that have a default, {found}"
+    return None
 
 
 def _lost_inputs(path: Path, original: ir.Model) -> list[str]:
@@ -105,8 +116,31 @@ def _request(engine: str, path: Path, inputs: Inputs, outputs: str) -> dict[str,
 def inputs_of(path: Path, folder: Path, shapes: Mapping[str, Sequence[int]], seed: int) -> Inputs:
     """Inputs that the original accepts: those in the .npz file of its name beside it, else made up, into the folder."""
     model = read_model(path)
-    given = path.with_suffix(".npz")
-    if given.is_file():
-        return Inputs(model, given, folder)
-    write_npz(folder / "inputs.npz", workable(model, OrtExecutable(model, threads=_THREADS), seed, shapes)[0])
-    return Inputs(model, folder / "inputs.npz", folder)
+    feeds = path.with_suffix(".npz")
+    if not feeds.is_file():
+        feeds = folder / "inputs.npz"
+        write_npz(feeds, workable(model, OrtExecutable(model, threads=_THREADS), seed, shapes)[0])
+    return Inputs(model, feeds, folder, _overridden(model, feeds, folder, seed))
+
+
+def _overridden(model: ir.Model, feeds: Path, folder: Path, seed: int) -> Path | None:
+    """The inputs, and other numbers for those that have a default of floats: equal defaults are then no longer so."""
+    required, optional, _ = specs_of(model)
+    defaults = {each.name: model.graph.initializers[each.name].const_value for each in optional}
+    random = np.random.default_rng(seed)
+    others = {
+        name: _near(tensor.numpy(), random)
+        for name, tensor in defaults.items()
+        if tensor is not None and tensor.dtype.is_floating_point()
+    }
+    if not others:
+        return None
+    path = folder / "overridden.npz"
+    write_npz(path, {**read_npz(feeds, required), **others})
+    return path
+
+
+def _near(numbers: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """0.9 to 1 times each number, and 0 to 1 for a zero: a rate below 1 stays one, a sum of squares positive."""
+    factors = random.uniform(0.9, 1, numbers.shape)
+    return np.where(numbers == 0, random.uniform(0, 1, numbers.shape), numbers * factors).astype(numbers.dtype)

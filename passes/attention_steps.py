@@ -132,7 +132,7 @@ def widened_dims(value: ir.Value, rw: Rewriter) -> list[int | ir.SymbolicDim]:
             size = source[axis]
             is_first = isinstance(starts, tuple) and starts[i] == 0 and axis not in found
             if is_first and ends is not None and len(ends) == len(axes) and isinstance(size, int) and size > 1:
-                dims[axis] = ends[i]
+                dims[axis] = dims[axis] if isinstance(ends[i], int) else ends[i]
             found.add(axis)
         node = rw.producer(node.inputs[0], "Slice")
     return dims

@@ -17,8 +17,8 @@ import os
 import pathlib
 import re
 import tempfile
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -137,6 +137,14 @@ class ShapeError(ValueError):
     """Shapes that do not fit, or cannot be shown to."""
 
 
+def error_of(call: Callable[..., Any], *given: Any, **named: Any) -> str:
+    """What a call fails with: where a mistake must be found, its message is asserted."""
+    try:
+        return f"no error, but {call(*given, **named)}"
+    except Exception as error:
+        return str(error)
+
+
 def broadcast(a: Shape, b: Shape) -> Shape:
     """numpy's rule, for open dimensions too: `n` fits `n` and 1. Whether n and m are equal nobody knows: an error."""
     rank = max(len(a), len(b))
@@ -208,11 +216,8 @@ def net(x: (n, 4), t: (n, 2), w: (4, 3), v: (3, 2)):
 net = parse(NET)
 assert show(net) == NET, "reading and printing are inverse"
 assert net.outputs["y"].shape == ("n", 2), "the batch stays open, whatever is done with it"
-try:
-    parse("def bad(a: (n, 4), b: (m, 4)):\n    c = Add(a, b)\n    return {'c': c}")
-    raise AssertionError("two open dimensions are not equal because it would be nice")
-except ShapeError as error:
-    assert str(error) == "Add → c: n and m cannot be shown to be equal"
+bad = "def bad(a: (n, 4), b: (m, 4)):\n    c = Add(a, b)\n    return {'c': c}"
+assert error_of(parse, bad) == "Add → c: n and m cannot be shown to be equal"
 
 print(f"1, 2  a graph of {len(net.nodes())} nodes, read from a text; y has the shape ({_dims(net.outputs['y'].shape)})")
 
@@ -265,66 +270,55 @@ class Rewriter:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.matches: dict[str, int] = {}
+        self.alive = set(graph.nodes())
+        self.matches: Counter[str] = Counter()
         self.visits = 0
 
     def apply(self, rules: dict[str, list[Rule]]) -> None:
         """Applies rules, keyed by operator ("" for any), until none has anything to say."""
         work = deque(self.graph.nodes())
-        alive = dict.fromkeys(work)
         while work:
             node = work.popleft()
             self.visits += 1
-            if node not in alive:
-                continue
-            for each in (*rules.get(node.op, ()), *rules.get("", ())):
-                found = each(node)
-                if found is None:
-                    continue
-                assert found.shape == node.output.shape, f"{each.__name__} changes a shape"  # a rule's first promise
-                self.matches[each.__name__] = self.matches.get(each.__name__, 0) + 1
-                for new in self._replace(node.output, found, alive):
-                    alive[new] = None
-                    work.append(new)
-                break
+            for each in (*rules.get(node.op, ()), *rules.get("", ())) if node in self.alive else ():
+                if (found := each(node)) is not None:
+                    assert found.shape == node.output.shape, f"{each.__name__} changes a shape"  # its first promise
+                    self.matches[each.__name__] += 1
+                    work.extend(self._replace(node.output, found))
+                    break
 
-    def _replace(self, old: Value, new: Value, alive: dict[Node, None]) -> Iterator[Node]:
-        """Whoever reads `old` reads `new`. Yields the nodes for which this may have made a rule possible."""
-        for node in old.users:
+    def _replace(self, old: Value, new: Value) -> list[Node]:
+        """Whoever reads `old` reads `new`. Returns the nodes for which this may have made a rule possible."""
+        touched = list(old.users)
+        for node in touched:
             node.inputs = [new if value is old else value for value in node.inputs]
             new.users[node] = None
-            yield node
         old.users.clear()
         for name, value in self.graph.outputs.items():  # the name of an output is the user's: it stays
             if value is old:
                 self.graph.outputs[name] = new
-        fresh = [new.node]
-        while fresh:  # what the rule has made
-            node = fresh.pop()
-            if node is not None and node not in alive:
-                yield node
-                fresh += [value.node for value in node.inputs]
-        yield from self._drop(old, alive)
-
-    def _drop(self, value: Value, alive: dict[Node, None]) -> Iterator[Node]:
-        """A node that nobody reads any more goes, and those that only it had read go with it."""
-        doubtful = [value]
-        while doubtful:
-            node = (value := doubtful.pop()).node
-            if node is None or value.users or value in self.graph.outputs.values():
-                if node is not None and node in alive:
-                    yield node  # it has lost a reader: "read only here" may be true now
-                continue
-            alive.pop(node, None)
-            for each in dict.fromkeys(node.inputs):
-                del each.users[node]
-                doubtful.append(each)
+        made = [new.node]
+        while made:  # by the rule
+            if (one := made.pop()) is not None and one not in self.alive:
+                self.alive.add(one)
+                touched.append(one)
+                made += [value.node for value in one.inputs]
+        unread = [old]
+        while unread:  # a node that nobody reads any more goes, and those that only it had read go with it
+            value = unread.pop()
+            if value.node in self.alive and not value.users and value not in self.graph.outputs.values():
+                self.alive.remove(value.node)
+                for each in dict.fromkeys(value.node.inputs):
+                    del each.users[value.node]
+                    unread.append(each)
+        return touched
 
 
 def constant(value: Value) -> np.ndarray | None:
     """What a value holds in every run, where that is known. An input never is: it may differ in the next call."""
-    is_known = value.node is not None and value.node.op == "Const"
-    return np.asarray(value.node.attributes["value"], "float64") if is_known and value.node else None
+    if value.node is None or value.node.op != "Const":
+        return None
+    return np.asarray(value.node.attributes["value"], "float64")
 
 
 def drop_identity(node: Node) -> Value | None:
@@ -355,12 +349,7 @@ def fold(node: Node) -> Value | None:
     return make("Const", value=OPERATORS[node.op].run(np, *operands, **node.attributes).tolist())
 
 
-RULES: dict[str, list[Rule]] = {
-    "Identity": [drop_identity],
-    "Transpose": [turn_twice],
-    "Mul": [times_one],
-    "": [fold],
-}
+RULES: dict[str, list[Rule]] = {"Identity": [drop_identity], "Transpose": [turn_twice], "Mul": [times_one], "": [fold]}
 
 small = parse(NET)
 rewriter = Rewriter(small)
@@ -415,37 +404,29 @@ def share(rw: Rewriter) -> None:
 Pass = Callable[[Rewriter], None]
 
 
-class Record(NamedTuple):
-    """What one run of a pass did."""
+def optimize(graph: Graph, passes: Sequence[Pass] = (simplify, share), verify: bool = False) -> list[tuple[str, int]]:
+    """Rewrites a graph in place; returns what was found, by pass and rule, in order.
 
-    name: str
-    before: int
-    after: int
-    matches: dict[str, int]
-
-
-def optimize(graph: Graph, passes: Sequence[Pass] = (simplify, share), verify: bool = False) -> list[Record]:
-    """Rewrites a graph in place. Raises AssertionError, which names the pass, when `verify` finds another result."""
+    Raises AssertionError, which names the pass, when `verify` finds another result.
+    """
     original = parse(show(graph)) if verify else None
-    records: list[Record] = []
+    found: list[tuple[str, int]] = []
     while True:
-        is_changed = False
+        before = len(found)
         for each in passes:
-            rw, before = Rewriter(graph), len(graph.nodes())
+            rw = Rewriter(graph)
             each(rw)
-            records.append(Record(each.__name__, before, len(graph.nodes()), rw.matches))
-            is_changed |= bool(rw.matches)
-            if original is not None and not agree(original, graph):
-                raise AssertionError(f"after {each.__name__} the graph computes something else")
-        if not is_changed:
-            return records
+            found += [(f"{each.__name__}: {name}", count) for name, count in rw.matches.items()]
+            assert original is None or agree(original, graph), f"{each.__name__} changes what is computed"
+        if len(found) == before:
+            return found
 
 
 best = parse(NET)
-for record in optimize(best, verify=True):
-    print(f"5     {record.name}: {record.before} → {record.after} nodes; {record.matches or 'no match'}")
+for name, count in optimize(best, verify=True):
+    print(f"5     {name} ×{count}")
 assert [node.op for node in best.nodes()] == ["MatMul", "Relu", "Add", "MatMul"]
-assert not any(record.matches for record in optimize(best)), "compiled again, it changes no more"
+assert not optimize(best), "compiled again, it changes no more"
 
 
 def wishful(rw: Rewriter) -> None:
@@ -453,11 +434,8 @@ def wishful(rw: Rewriter) -> None:
     rw.apply({"Relu": [lambda node: node.inputs[0]]})
 
 
-try:
-    optimize(parse(NET), (simplify, wishful), verify=True)
-    raise AssertionError("a wrong pass was not found")
-except AssertionError as error:
-    assert str(error) == "after wishful the graph computes something else"
+wrong = error_of(optimize, parse(NET), (simplify, wishful), verify=True)
+assert wrong == "wishful changes what is computed"
 
 noisy = parse("def f(x: (n, 4)):\n  a = Noise(x)\n  b = Noise(x)\n  y = Sub(a, b)\n  return {'y': y}")
 optimize(noisy)
@@ -528,10 +506,8 @@ optimize(step, verify=True)
 
 bumped = {**x, "w": x["w"].copy()}
 bumped["w"][1, 2] += 1e-6
-slope = (evaluate(step, bumped)["loss"] - evaluate(step, x)["loss"]).item() / 1e-6
-assert math.isclose(slope, ((x["w"] - evaluate(step, x)["w.new"]) / 1e-3)[1, 2], rel_tol=1e-3), (
-    "the derivative is right"
-)
+slope = (evaluate(step, bumped)["loss"] - evaluate(step, x)["loss"]).item() / 1e-6  # by its definition
+assert math.isclose(slope, ((x["w"] - evaluate(step, x)["w.new"]) / 1e-3)[1, 2], rel_tol=1e-3)
 
 state, losses = dict(x), []
 for _ in range(200):
@@ -549,108 +525,97 @@ print(f"6     a training step of {nodes} nodes, {len(step.nodes())} optimized; l
 # when there is no room, the value goes whose next use is farthest away (Belady, 1966). The plan is a text again. It is
 # not believed either: a machine of a few lines runs it on one flat array that is full of NaN.
 
+Place = tuple[str, int]  # the name of a value, and its address
+
 
 class Step(NamedTuple):
-    """One instruction: load, store, free, or an operator. `reads` and `writes` are names with their addresses."""
+    """One instruction: load, store, free, or an operator."""
 
     op: str
-    reads: tuple[tuple[str, int], ...] = ()
-    writes: tuple[tuple[str, int], ...] = ()
+    reads: tuple[Place, ...] = ()
+    write: Place | None = None
 
     def __str__(self) -> str:
-        places = [" ".join(f"{name}@{at}" for name, at in each) for each in (self.reads, self.writes)]
-        return f"{self.op:<9} {places[0]:<40} {'→ ' + places[1] if places[1] else ''}".rstrip()
+        reads = " ".join(f"{name}@{at}" for name, at in self.reads)
+        return f"{self.op:<9} {reads:<40} {'→ {}@{}'.format(*self.write) if self.write else ''}".rstrip()
 
 
-@dataclass
-class Planner:
-    """Places the values of a graph in a memory of so many words."""
+def plan(graph: Graph, words: int, batch: int) -> list[Step]:
+    """The instructions, in a memory of so many words. Raises MemoryError where one node alone does not fit."""
+    steps: list[Step] = []
+    at: dict[Value, int] = {}  # what lies in fast memory, and where
+    saved = set(graph.inputs)  # what main memory has
+    uses: dict[Value, deque[float]] = {}  # when it will be read
+    for time, node in enumerate(graph.nodes()):
+        for value in dict.fromkeys(node.inputs):
+            uses.setdefault(value, deque()).append(time)
+    for value in graph.outputs.values():
+        uses.setdefault(value, deque()).append(math.inf)
 
-    graph: Graph
-    words: int
-    batch: int
-    steps: list[Step] = field(default_factory=list)
-    at: dict[Value, int] = field(default_factory=dict)  # what lies in fast memory, and where
-    saved: set[Value] = field(default_factory=set)  # what main memory has
+    def size(value: Value) -> int:
+        return math.prod(batch if isinstance(dim, str) else dim for dim in value.shape)
 
-    def size(self, value: Value) -> int:
-        """In words."""
-        return math.prod(self.batch if isinstance(dim, str) else dim for dim in value.shape)
+    def gap(needed: int) -> int | None:
+        """The first address with so much room behind it."""
+        start = 0
+        for value, taken in sorted(at.items(), key=lambda item: item[1]):
+            if taken - start >= needed:
+                break
+            start = taken + size(value)
+        return start if start + needed <= words else None
 
-    def plan(self) -> list[Step]:
-        """The instructions. Raises MemoryError where one node alone does not fit."""
-        order = self.graph.nodes()
-        uses: dict[Value, deque[float]] = {}
-        for time, node in enumerate(order):
-            for value in dict.fromkeys(node.inputs):
-                uses.setdefault(value, deque()).append(time)
-        for value in self.graph.outputs.values():
-            uses.setdefault(value, deque()).append(math.inf)
-        self.saved |= set(self.graph.inputs)
-        for node in order:
-            operands = list(dict.fromkeys(node.inputs))
-            busy = [*operands, node.output]
-            for value in operands:
-                if value not in self.at:
-                    self._place(value, busy, uses)
-                    self.steps.append(Step("load", writes=((value.name, self.at[value]),)))
-            self._place(node.output, busy, uses)
-            reads = tuple((value.name, self.at[value]) for value in node.inputs)
-            self.steps.append(Step(node.op, reads, ((node.output.name, self.at[node.output]),)))
-            for value in operands:
-                uses[value].popleft()
-                if not uses[value]:
-                    self._leave(value, "free")
-        for value in dict.fromkeys(self.graph.outputs.values()):
-            if value in self.at:
-                self._leave(value, "free" if value in self.saved else "store")
-        return self.steps
-
-    def _place(self, value: Value, busy: list[Value], uses: dict[Value, deque[float]]) -> None:
-        while (at := self._gap(self.size(value))) is None:
-            idle = [each for each in self.at if each not in busy]
+    def place(value: Value, busy: list[Value]) -> Place:
+        while (start := gap(size(value))) is None:
+            idle = [each for each in at if each not in busy]
             if not idle:
                 raise MemoryError(f"{value.name} does not fit beside what its node reads")
-            farthest = max(idle, key=lambda each: uses[each][0])
-            self._leave(farthest, "free" if farthest in self.saved else "store")
-        self.at[value] = at
+            leave(max(idle, key=lambda each: uses[each][0]))
+        at[value] = start
+        return value.name, start
 
-    def _gap(self, size: int) -> int | None:
-        """The first address with so much room behind it."""
-        at = 0
-        for value, start in sorted(self.at.items(), key=lambda item: item[1]):
-            if start - at >= size:
-                break
-            at = start + self.size(value)
-        return at if at + size <= self.words else None
+    def leave(value: Value) -> None:
+        is_stored = len(uses[value]) > 0 and value not in saved
+        steps.append(Step("store" if is_stored else "free", ((value.name, at.pop(value)),)))
+        saved.update([value] if is_stored else ())
 
-    def _leave(self, value: Value, how: str) -> None:
-        self.steps.append(Step(how, reads=((value.name, self.at.pop(value)),)))
-        self.saved |= {value} if how == "store" else set()
+    for node in graph.nodes():
+        operands = list(dict.fromkeys(node.inputs))
+        busy = [*operands, node.output]
+        for value in operands:
+            if value not in at:
+                steps.append(Step("load", write=place(value, busy)))
+        result = place(node.output, busy)
+        steps.append(Step(node.op, tuple((value.name, at[value]) for value in node.inputs), result))
+        for value in operands:
+            uses[value].popleft()
+            if not uses[value]:
+                leave(value)
+    for value in dict.fromkeys(graph.outputs.values()):
+        if value in at:
+            leave(value)
+    return steps
 
 
 def run_plan(steps: Sequence[Step], graph: Graph, words: int, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Runs a plan on a simulated memory. What was freed or never written is NaN, and spreads to the result."""
     fast, main = np.full(words, np.nan), dict(feeds)
     nodes = {node.output.name: node for node in graph.nodes()}
-    batch = len(feeds["x"])
     shapes = {v.name: v.shape for v in (*graph.inputs, *(node.output for node in graph.nodes()))}
 
     def cells(name: str, at: int) -> np.ndarray:
-        shape = [batch if isinstance(dim, str) else dim for dim in shapes[name]]
+        shape = [len(feeds["x"]) if isinstance(dim, str) else dim for dim in shapes[name]]
         return fast[at : at + math.prod(shape)].reshape(shape)
 
-    for each in steps:
-        if each.op == "load":
-            cells(*each.writes[0])[...] = main[each.writes[0][0]]
-        elif each.op in ("store", "free"):
-            if each.op == "store":
-                main[each.reads[0][0]] = cells(*each.reads[0]).copy()
-            cells(*each.reads[0])[...] = np.nan
+    for op, reads, write in steps:
+        operands = [cells(*place) for place in reads]
+        if write is None:
+            if op == "store":
+                main[reads[0][0]] = operands[0].copy()
+            operands[0][...] = np.nan
+        elif op == "load":
+            cells(*write)[...] = main[write[0]]
         else:
-            node = nodes[each.writes[0][0]]
-            operands = [cells(*place) for place in each.reads]
-            cells(*each.writes[0])[...] = OPERATORS[each.op].run(np, *operands, **node.attributes)
+            cells(*write)[...] = OPERATORS[op].run(np, *operands, **nodes[write[0]].attributes)
     return {name: main[value.name] for name, value in graph.outputs.items()}
 
 
@@ -660,14 +625,12 @@ def same_results(steps: Sequence[Step], words: int) -> bool:
     return all(np.allclose(results[name], value) for name, value in evaluate(step, x).items())
 
 
-roomy, tight = Planner(step, 1000, batch=8).plan(), Planner(step, 100, batch=8).plan()
+roomy, tight = plan(step, 1000, batch=8), plan(step, 100, batch=8)
 assert same_results(roomy, 1000) and same_results(tight, 100)
 assert sum(each.op == "store" for each in roomy) == len(step.outputs) < sum(each.op == "store" for each in tight)
-wrong = [
-    each._replace(writes=((each.writes[0][0], each.writes[0][1] + 1),)) if each.op == "Relu" else each for each in tight
-]
-assert not same_results(wrong, 100), "an address that is off by one is found"
-traffic = [sum(each.op in ("load", "store") for each in plan) for plan in (roomy, tight)]
+shifted = [s._replace(write=(s.write[0], s.write[1] + 1)) if s.write and s.op == "Relu" else s for s in tight]
+assert not same_results(shifted, 100), "an address that is off by one is found"
+traffic = [sum(each.op in ("load", "store") for each in steps) for steps in (roomy, tight)]
 print(f"7     a plan in 1,000 words moves {traffic[0]} values, one in 100 words {traffic[1]}; it ends with")
 print("\n".join(f"        {each}" for each in tight[-4:]))
 
@@ -701,28 +664,31 @@ else:
 import onnx  # noqa: E402 - a tour meets its guests where they come in
 import onnx_ir  # noqa: E402
 import pfvm  # noqa: E402
-from onnx import helper, numpy_helper  # noqa: E402
+from onnx import numpy_helper  # noqa: E402
 from pfvm.compiler.plan.dump import print_l3ir  # noqa: E402
 from pfvm.compiler.plan.planner import plan as make_plan  # noqa: E402
 from pfvm.passes import forward, rule  # noqa: E402
 
 
 def to_onnx(graph: Graph, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
-    """A graph whose operators are ONNX's too, in float32, with these inputs as constants."""
-    nodes, constants = [], [numpy_helper.from_array(w.astype("float32"), name) for name, w in weights.items()]
+    """A graph whose operators are ONNX's too, in float32, with these inputs as constants. ONNX has a text as well."""
+
+    def declared(values: Iterable[Value]) -> str:
+        return ", ".join(f"float[{', '.join(map(str, value.shape))}] {value.name}" for value in values)
+
+    inputs = declared(value for value in graph.inputs if value.users and value.name not in weights)
+    outputs = declared(graph.outputs.values())
+    text = f'<ir_version: 10, opset_import: ["": 21]> {graph.name} ({inputs}) => ({outputs}) {{'
+    constants = dict(weights)
     for node in graph.nodes():
         if node.op == "Const":
-            array = np.asarray(node.attributes["value"], "float32")
-            constants.append(numpy_helper.from_array(array, node.output.name))
+            constants[node.output.name] = node.attributes["value"]
         else:
-            nodes.append(helper.make_node(node.op, [v.name for v in node.inputs], [node.output.name], node.output.name))
-    inputs = [v for v in graph.inputs if v.users and v.name not in weights]
-
-    def declared(values: Sequence[Value]) -> list[onnx.ValueInfoProto]:
-        return [helper.make_tensor_value_info(v.name, onnx.TensorProto.FLOAT, list(v.shape)) for v in values]
-
-    made = helper.make_graph(nodes, graph.name, declared(inputs), declared(list(graph.outputs.values())), constants)
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+            text += f"{node.output.name} = {node.op} ({', '.join(value.name for value in node.inputs)}) "
+    proto = onnx.parser.parse_model(text + "}")
+    tensors = {name: np.asarray(value, "float32") for name, value in constants.items()}
+    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in tensors.items())
+    return proto
 
 
 model = to_onnx(parse(NET), {"w": x["w"], "v": x["v"]})
@@ -742,11 +708,7 @@ with tempfile.TemporaryDirectory() as folder:
     record = json.loads(pathlib.Path(folder, "passes.json").read_text())
 assert len(compiled.graph.node) <= 4, "all that our rules found, and more"
 assert compiled.graph.input == model.graph.input and compiled.graph.output == model.graph.output
-try:
-    pfvm.optimize(model, verify=True, rules=[twice_is_enough])
-    raise AssertionError("a wrong rule was not found")
-except pfvm.PfvmError as error:
-    assert "pass tour.py changed output 'y'" in str(error)
+assert "pass tour.py changed output 'y'" in error_of(pfvm.optimize, model, verify=True, rules=[twice_is_enough])
 print(f"9     pfvm: {record['nodes'][0]} → {record['nodes'][1]} nodes in {1e3 * record['seconds']:.0f} ms:", end=" ")
 print(", ".join(f"{each['name']} {sum(each['matches'].values())}" for each in record["passes"] if each["matches"]))
 

@@ -1,4 +1,4 @@
-"""fuse-hard-swish: x times its hard sigmoid; and Swish where it is asked for."""
+"""fuse-hard-swish: x times its hard sigmoid."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ from .rules import apply_rules, rule, rules_in
 
 @dataclasses.dataclass(frozen=True)
 class FuseHardSwish:
-    """x · HardSigmoid(x), or x · Clip(x + 3, 0, 6) / 6, becomes HardSwish; x · Sigmoid(x) becomes Swish if asked for.
+    """x · HardSigmoid(x), or x · Clip(x + 3, 0, 6) / 6, becomes HardSwish.
 
-    before:  x ─┬─ Add 3 ─ Clip 0 6 ─ Mul ─ Div 6 ─ y     x ─┬─ HardSigmoid(⅙, ½) ─ Mul ─ y     x ─┬─ Sigmoid ─ Mul ─ y
-                └──────────────────── ·                      └───────────────────── ·              └────────── ·
-    after:   x ─ HardSwish ─ y                            x ─ HardSwish ─ y                     x ─ Swish ─ y
+    before:  x ─┬─ Add 3 ─ Clip 0 6 ─ Mul ─ Div 6 ─ y     x ─┬─ HardSigmoid(⅙, ½) ─ Mul ─ y
+                └──────────────────── ·                      └───────────────────── ·
+    after:   x ─ HardSwish ─ y                            x ─ HardSwish ─ y
 
-    In float; HardSwish from opset 14 on. `swish`: also make Swish, from opset 24 on. ONNX Runtime computes that in
-    three steps, slower than the two it replaces, so it is off.
+    In float, from opset 14 on.
     """
 
     name: ClassVar[str] = "fuse-hard-swish"
-    swish: bool = False
 
     def run(self, rw: Rewriter) -> None:
-        apply_rules(rw, {**RULES, "Sigmoid": [swish]} if self.swish else RULES)
+        apply_rules(rw, RULES)
 
 
 @rule("HardSigmoid")
@@ -41,7 +39,13 @@ def hard_swish(node: ir.Node, rw: Rewriter) -> bool:
     alpha, beta = view.attr("alpha"), view.attr("beta")
     if not isinstance(alpha, float) or np.float32(alpha) != np.float32(1 / 6) or beta != 0.5:
         return False
-    return _times_source(node, "hard_swish", "HardSwish", rw)
+    product = only_reader(node.outputs[0])
+    if product is None or product.op_type != "Mul" or not rw.is_standard(product):
+        return rw.reject("hard_swish", "the result is not only read by one product")
+    if not any(x is source for x, by in either_way(product) if by is node.outputs[0]):
+        return False
+    rw.replace(product, rw.op("HardSwish", source, at=product).outputs[0])
+    return True
 
 
 @rule("Clip")
@@ -79,28 +83,6 @@ def clipped_swish(node: ir.Node, rw: Rewriter) -> bool:
             return True
         inside.append(step)
     return False
-
-
-def swish(node: ir.Node, rw: Rewriter) -> bool:
-    """x · Sigmoid(x) → Swish(x)."""
-    source = node.inputs[0]
-    if source is None or source.dtype != ir.DataType.FLOAT:
-        return False
-    if (rw.opset(node) or 0) < 24:
-        return rw.reject("swish", "Swish exists from opset 24 on")
-    return _times_source(node, "swish", "Swish", rw)
-
-
-def _times_source(node: ir.Node, name: str, op_type: str, rw: Rewriter) -> bool:
-    """Replace the product of the node with its own operand."""
-    product = only_reader(node.outputs[0])
-    if product is None or product.op_type != "Mul" or not rw.is_standard(product):
-        return rw.reject(name, "the result is not only read by one product")
-    source = node.inputs[0]
-    if not any(x is source for x, by in either_way(product) if by is node.outputs[0]):
-        return False
-    rw.replace(product, rw.op(op_type, source, at=product).outputs[0])
-    return True
 
 
 RULES = rules_in(globals())

@@ -54,6 +54,9 @@ REGISTRY: dict[str, str] = {
     "fuse-rms-norm": "fuse_rms_norm:FuseRmsNorm",
     "fuse-gelu": "fuse_gelu:FuseGelu",
     "fuse-hard-swish": "fuse_hard_swish:FuseHardSwish",
+    "fuse-swish": "fuse_swish:FuseSwish",
+    "fuse-rotary-embedding": "fuse_rotary_embedding:FuseRotaryEmbedding",
+    "fuse-attention": "fuse_attention:FuseAttention",
     "fuse-pad": "fuse_pad:FusePad",
     "fuse-conv": "fuse_conv:FuseConv",
     "fuse-scale": "fuse_scale:FuseScale",
@@ -78,7 +81,11 @@ TARGETS: dict[str, tuple[str, ...]] = {
     target: tuple(name for name in REGISTRY if name.startswith(f"{target}-")) for target in ("ort", "tpu")
 }
 """The passes that write for one runtime alone, from -O2 on: operators that it alone has, and what its kernels like."""
-_STANDARD = tuple(name for name in REGISTRY if not any(name in names for names in TARGETS.values()))
+ASKED = ("fuse-swish",)
+"""The passes that run only where they are named: what they write is shorter, and slower on ONNX Runtime."""
+_STANDARD = tuple(
+    name for name in REGISTRY if name not in ASKED and not any(name in names for names in TARGETS.values())
+)
 LEVELS: dict[int, tuple[str, ...]] = {0: (), 1: _CLEAN, 2: _STANDARD, 3: _STANDARD}
 """-O0 only reads and writes; -O1 folds and cleans; -O2 is everything; -O3 is -O2 until a costlier pass exists."""
 

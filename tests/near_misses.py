@@ -64,6 +64,36 @@ NEAR: dict[str, list[str]] = {
         """agraph (float[3] x, float[3] z) => (float[3] y) {
         h = HardSigmoid<alpha=0.2>(x) m = Mul(z, h) y = Neg(m) }"""
     ],
+    "fuse-swish": [
+        """<ir_version: 11, opset_import: ["" : 24]> agraph (float[3] x, float[3] z) => (float[3] y) {
+        t = Sigmoid(z) s = Mul(x, t) y = Neg(s) }""",
+        """<ir_version: 11, opset_import: ["" : 24]> agraph (float[3] x) => (float[3] y) <float[3] k = {1, 2, 3}> {
+        t = Mul(x, k) s = Sigmoid(t) m = Mul(x, s) y = Neg(m) }""",
+    ],
+    "fuse-rotary-embedding": [
+        """<ir_version: 10, opset_import: ["" : 23]> agraph (float[1,2,3,4] x) => (float[1,2,3,4] y)
+        <float[3,4] c = {1, 2, 1, 2, 3, 4, 3, 4, 5, 6, 5, 6}, float[3,4] s = {2, 1, 2, 9, 4, 3, 4, 3, 6, 5, 6, 5},
+         int64[1] zero = {0}, int64[1] two = {2}, int64[1] four = {4}, int64[1] last = {3}> {
+        a = Mul(x, c) h = Slice(x, two, four, last) l = Slice(x, zero, two, last) n = Neg(h) t = Concat<axis=3>(n, l)
+        b = Mul(t, s) r = Add(a, b) y = Abs(r) }""",
+        """<ir_version: 10, opset_import: ["" : 23]> agraph (float[1,2,3,4] x) => (float[1,2,3,4] y)
+        <float[3,2] c = {1, 2, 3, 4, 5, 6}, float[3,2] s = {2, 1, 4, 3, 6, 5}, int64[2] cut = {2, 2}> {
+        l, h = Split<axis=3>(x, cut) ac = Mul(l, c) bs = Mul(h, s) bc = Mul(h, c) as = Mul(l, s) r = Sub(ac, bs)
+        i = Sub(bc, as) t = Concat<axis=3>(r, i) y = Abs(t) }""",
+    ],
+    "fuse-attention": [
+        """<ir_version: 10, opset_import: ["" : 23]> agraph (float[1,2,3,4] q, bool[1,1,1,3] b) => (float[1,2,3,4] y)
+        <float s = {0.5}, float low = {-3.4028234663852886e38}> {
+        c = Cast<to=1>(b) a = Mul(c, low) k = Transpose<perm=[0,1,3,2]>(q) m = MatMul(q, k) n = Mul(m, s) u = Add(n, a)
+        p = Softmax(u) o = MatMul(p, q) y = Neg(o) }""",
+        """<ir_version: 10, opset_import: ["" : 23]> agraph (float[1,2,4,4] q) => (float[1,2,4,4] y) <float s = {0.5}> {
+        k = Transpose<perm=[0,1,3,2]>(q) m = MatMul(q, k) n = Mul(m, s) p = Softmax<axis=2>(n) o = MatMul(p, q)
+        y = Neg(o) }""",
+        """<ir_version: 10, opset_import: ["" : 23]> agraph (float[1,2,2,4] q) => (float[1,2,2,4] y)
+        <bool[2,2] c = {1, 0, 0, 0}, float low = {-3.4028234663852886e38}> {
+        k = Transpose<perm=[0,1,3,2]>(q) m = MatMul(q, k) n = Where(c, m, low) p = Softmax(n) o = MatMul(p, q)
+        y = Neg(o) }""",
+    ],
     "fuse-pad": [
         """agraph (float[1,1,4,4] x) => (float[1,1,2,2] y) <int64[8] p = {0, 0, 1, 1, 0, 0, 1, 1}, float v = {7}> {
         a = Pad(x, p, v) b = AveragePool<kernel_shape=[3,3], strides=[2,2]>(a) y = Neg(b) }""",

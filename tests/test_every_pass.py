@@ -86,6 +86,19 @@ EXAMPLES: dict[str, str | onnx.ModelProto] = {
         d = Div(x, r) e = Erf(d) t = Add(e, i) m = Mul(x, t) g = Mul(m, h) y = Neg(g) }""",
     "fuse-hard-swish": """agraph (float[3] x) => (float[3] y) {
         h = HardSigmoid<alpha=0.16666667>(x) m = Mul(x, h) y = Neg(m) }""",
+    "fuse-swish": """<ir_version: 11, opset_import: ["" : 24]> agraph (float[3] x) => (float[3] y) <float k = {2}> {
+        t = Mul(x, k) s = Sigmoid(t) m = Mul(x, s) y = Neg(m) }""",
+    "fuse-rotary-embedding": """<ir_version: 10, opset_import: ["" : 23]>
+        agraph (float[2,2,3,4] x) => (float[2,2,3,4] y)
+        <float[3,4] c = {1, 2, 1, 2, 3, 4, 3, 4, 5, 6, 5, 6}, float[3,4] s = {2, 1, 2, 1, 4, 3, 4, 3, 6, 5, 6, 5},
+         int64[1] zero = {0}, int64[1] two = {2}, int64[1] four = {4}, int64[1] last = {3}> {
+        a = Mul(x, c) h = Slice(x, two, four, last) l = Slice(x, zero, two, last) n = Neg(h) t = Concat<axis=3>(n, l)
+        b = Mul(t, s) r = Add(a, b) y = Abs(r) }""",
+    "fuse-attention": """<ir_version: 10, opset_import: ["" : 23]>
+        agraph (float[1,2,3,4] q, float[1,2,5,4] l, float[1,2,5,4] v, bool[1,1,1,5] b) => (float[1,2,3,4] y)
+        <float s = {0.5}, float low = {-1000}> {
+        c = Cast<to=1>(b) a = Mul(c, low) k = Transpose<perm=[0,1,3,2]>(l) m = MatMul(q, k) n = Mul(m, s) u = Add(n, a)
+        p = Softmax(u) o = MatMul(p, v) y = Neg(o) }""",
     "fuse-pad": """agraph (float[1,1,4,4] x) => (float[1,1,2,2] y) <int64[8] p = {0, 0, 1, 1, 0, 0, 1, 1}> {
         a = Pad(x, p) b = AveragePool<kernel_shape=[3,3], strides=[2,2]>(a) y = Neg(b) }""",
     "keep-batch-dims": """agraph (float[2,3,4,5] a, float[2,3,5,4] b) => (float[2,3,4,4] y)

@@ -1,4 +1,4 @@
-"""fuse-hard-swish: its two forms, and Swish on demand."""
+"""fuse-hard-swish: its two forms."""
 
 from __future__ import annotations
 
@@ -48,13 +48,6 @@ def test_other_products_stay(lines: str) -> None:
 
 def test_before_opset_14_it_stays() -> None:
     assert_stays(graph("h = HardSigmoid <alpha = 0.16666667, beta = 0.5> (x) y = Mul(x, h)", 13), PASS)
-
-
-def test_swish_is_made_where_it_is_asked_for() -> None:
-    text = graph("s = Sigmoid(x) y = Mul(s, x)", 24)
-    assert_stays(text, PASS)
-    assert_rewritten(text, ["Swish"], PASS + "{swish=true}")
-    assert_stays(graph("s = Sigmoid(x) y = Mul(s, x)", 22), PASS + "{swish=true}")
 
 
 @pytest.mark.parametrize("name", ["three", "six"])

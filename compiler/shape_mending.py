@@ -13,9 +13,14 @@ import onnx_ir as ir
 import onnx_shape_inference as osi
 from pfvm.passes.effects import bodies
 from pfvm.passes.numpy_ops import sliced
-from pfvm.passes.view import RUNTIME, View, constant_tensor
+from pfvm.passes.view import View, constant_tensor
 
 Dim = int | ir.SymbolicDim
+
+_TO_THE_END = 2**31 - 1
+"""Slice ends from here on mean "to the end": exporters write INT32_MAX or INT64_MAX."""
+_BROADCASTING = """Add Sub Mul Div Pow Mod And Or Xor BitwiseAnd BitwiseOr BitwiseXor BitShift Equal Less LessOrEqual
+Greater GreaterOrEqual Max Min Mean Sum Where"""
 
 
 def mend(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
@@ -159,27 +164,22 @@ def _mend_slice(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     context._symbolic_values.pop(out, None)
     if data is None or data.shape is None or out.shape is None:
         return
-    view = View(node, context.opset)
-    starts, ends, along = view.ints("starts"), view.ints("ends"), view.sliced_axes()
-    steps = view.ints("steps") if context.opset >= 10 else None
-    if not isinstance(starts, tuple) or not isinstance(ends, tuple) or not isinstance(along, tuple) or steps is RUNTIME:
+    cuts = View(node, context.opset).cuts()
+    if cuts is None:
         return  # the library follows run-time bounds only as new symbols
     dims = list(out.shape)
-    if {len(each) for each in (ends, steps) if isinstance(each, tuple)} != {len(starts)}:
-        return  # which no runtime takes
-    for i, axis in enumerate(along):
-        step = steps[i] if isinstance(steps, tuple) else 1
+    for axis, start, end, step in cuts:
         size = data.shape[axis]
         if isinstance(size, int):
-            dims[axis] = len(sliced(size, starts[i], ends[i], step)) if step else size
+            dims[axis] = len(sliced(size, start, end, step)) if step else size
         else:
-            whole = starts[i] == 0 and ends[i] >= _TO_THE_END and step == 1
+            whole = start == 0 and end >= _TO_THE_END and step == 1
             dims[axis] = size if whole else context.new_symbolic_dim()
     out.shape = ir.Shape(dims)
     contents = context.get_symbolic_value(data)
-    step = steps[0] if isinstance(steps, tuple) else 1
-    if contents is not None and len(data.shape) == 1 and len(starts) == 1 and step:
-        context._symbolic_values[out] = [contents[i] for i in sliced(len(contents), starts[0], ends[0], step)]
+    if contents is not None and len(data.shape) == 1 and len(cuts) == 1 and cuts[0][3]:
+        _, *bounds = cuts[0]
+        context._symbolic_values[out] = [contents[i] for i in sliced(len(contents), *bounds)]
 
 
 def _mend_squeeze(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
@@ -221,28 +221,6 @@ def _mend_unique(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     """With an axis the result keeps its input's rank; the library says 1."""
     if "axis" in node.attributes:
         node.outputs[0].shape = None
-
-
-_TO_THE_END = 2**31 - 1
-"""Slice ends from here on mean "to the end": exporters write INT32_MAX or INT64_MAX."""
-_BROADCASTING = (
-    *(
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Pow",
-        "Mod",
-        "And",
-        "Or",
-        "Xor",
-        "BitwiseAnd",
-        "BitwiseOr",
-        "BitwiseXor",
-        "BitShift",
-    ),
-    *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Max", "Min", "Mean", "Sum", "Where"),
-)
 
 
 def _mend_constant_of_shape(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
@@ -305,7 +283,7 @@ def _mend_contrib_quantization(context: osi.ShapeInferenceContext, node: ir.Node
 _MEND: dict[tuple[str, str], Callable[[osi.ShapeInferenceContext, ir.Node], None]] = {
     ("", "If"): _mend_if,
     ("", "Loop"): _mend_loop,
-    **{("", op): _mend_broadcast for op in _BROADCASTING},
+    **{("", op): _mend_broadcast for op in _BROADCASTING.split()},
     ("", "MatMul"): _mend_matmul,
     ("", "MatMulInteger"): _mend_matmul,
     ("com.microsoft", "FusedMatMul"): _mend_matmul,

@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from .dims import may_be_same, same_dim, same_dims
+from .matching import either_way
 from .numpy_ops import sliced
 from .rewriter import Rewriter
 from .rules import apply_rules, forward, rule, rules_in
-from .simplify_slices import written_cuts
 from .view import RUNTIME, constant
 
 
@@ -105,7 +105,7 @@ def pad_nothing(node: ir.Node, rw: Rewriter) -> bool:
 @rule("Slice")
 def slice_everything(node: ir.Node, rw: Rewriter) -> bool:
     """Slice from the start to at least the end by steps of 1 → x."""
-    source, cuts = node.inputs[0], written_cuts(node, rw)
+    source, cuts = node.inputs[0], rw.view(node).cuts()
     if source is None:
         return False
     if cuts is None:
@@ -176,20 +176,18 @@ def reduce_nothing(node: ir.Node, rw: Rewriter) -> bool:
     return forward(node, rw, source, "reduce_nothing")
 
 
-# Operator → (value that leaves the other operand alone, whether it may also stand on the left).
-_NEUTRAL = {"Add": (0, True), "Sub": (0, False), "Mul": (1, True), "Div": (1, False), "Pow": (1, False)}
-_NEUTRAL_BOOL = {"And": (True, True), "Or": (False, True), "Xor": (False, True)}
+_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1, "And": True, "Or": False, "Xor": False}
+"""What leaves the other operand alone: the right one, or either one where the operator commutes."""
 
 
-@rule(*_NEUTRAL, *_NEUTRAL_BOOL)
+@rule(*_NEUTRAL)
 def neutral_element(node: ir.Node, rw: Rewriter) -> bool:
     """x + 0, x − 0, x · 1, x / 1, x ** 1, x and True, x or False → x, if x has the result's shape and type."""
-    neutral, commutes = {**_NEUTRAL, **_NEUTRAL_BOOL}[node.op_type]
-    if len(node.inputs) != 2 or (rw.opset(node) or 0) < 7:  # before 7 broadcasting is an attribute
+    if (rw.opset(node) or 0) < 7:  # before 7 broadcasting is an attribute
         return False
-    for kept, other in ((0, 1), (1, 0)) if commutes else ((0, 1),):
-        value, array = node.inputs[kept], constant(node.inputs[other])
-        if value is None or array is None or array.dtype == object or not np.all(array == neutral) or array.size == 0:
+    for value, other in either_way(node):
+        array = constant(other)
+        if array is None or array.dtype == object or array.size == 0 or not np.all(array == _NEUTRAL[node.op_type]):
             continue
         out = node.outputs[0]
         if value.dtype is None or value.dtype != out.dtype:

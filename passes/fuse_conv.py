@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .dtypes import FLOATS
-from .matching import far_from_overflow, statistics_as_affine
+from .matching import along, either_way, far_from_overflow, statistics_as_affine
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, rule, rules_in
 from .tensor_bytes import SHARED_BYTES
@@ -98,13 +98,15 @@ def _convolution(value: ir.Value | None, reader: ir.Node, rw: Rewriter, rule: st
 
 def _convolution_and_numbers(node: ir.Node, rw: Rewriter, rule: str) -> tuple[ir.Node, np.ndarray] | None:
     """The operands of an elementwise operator, where they are a convolution and constants for its channels."""
-    for value, other in (node.inputs, node.inputs[::-1]) if node.op_type in ("Mul", "Add") else (node.inputs,):
+    for value, other in either_way(node):
         conv = _convolution(value, node, rw, rule)
-        numbers = _per_channel(other, conv) if conv is not None else None
-        if conv is not None and numbers is not None:
+        if conv is None:
+            continue
+        rank = len(value.shape) if value.shape is not None else 0
+        numbers = along(other, rank, 1, _channels(conv, rw)) if rank >= 3 else None
+        if numbers is not None:
             return conv, numbers
-        if conv is not None:
-            rw.reject(rule, "the other operand is not a constant with one number for each channel")
+        rw.reject(rule, "the other operand is not a constant with one number for each channel")
     return None
 
 
@@ -113,21 +115,6 @@ def _channels(conv: ir.Node, rw: Rewriter) -> int:
     assert tensor is not None
     shape = tensor.shape.numpy()
     return shape[0] if conv.op_type == "Conv" else shape[1] * rw.view(conv).attr("group")
-
-
-def _per_channel(value: ir.Value | None, conv: ir.Node) -> np.ndarray | None:
-    """The constant as one number, or one for each channel of the convolution: of shape [C,1,1] or [1,C,1,1]."""
-    tensor, out = constant_tensor(value), conv.outputs[0]
-    shape = out.shape
-    if tensor is None or shape is None or len(shape) < 3:
-        return None
-    dims = tensor.shape.numpy()
-    padded_dims = (1,) * (len(shape) - len(dims)) + tuple(dims)
-    if len(dims) > len(shape) or any(dim != 1 for i, dim in enumerate(padded_dims) if i != 1):
-        return None
-    if padded_dims[1] not in (1, shape[1]):
-        return None
-    return np.asarray(tensor.numpy(), np.float64).reshape(-1)
 
 
 def _fold(node: ir.Node, conv: ir.Node, rw: Rewriter, rule: str, factor: np.ndarray | None, shift: np.ndarray) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .dims import same_dims, static_shape
+from .matching import either_way
 from .matrix_product import is_matrix_product, product, read_once
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
@@ -39,11 +40,11 @@ class FuseGemmSum:
 @rule("Add")
 def sum_of_products(node: ir.Node, rw: Rewriter) -> bool:
     """Add(Gemm(a, b), Gemm(c, d)) → Gemm(a, b, Gemm(c, d))."""
-    for term, other in (node.inputs[::-1], node.inputs):
+    for other, term in either_way(node):
         if rw.producer(other, "Gemm") is None and not is_matrix_product(rw.producer(other, "MatMul")):
             continue
         found = product(term, node, rw, "sum_of_products")
-        if found is None or other is None:
+        if found is None:
             continue
         if not same_dims(other.shape, node.outputs[0].shape):
             rw.reject("sum_of_products", "the two products are not proved to have one shape")
@@ -57,14 +58,14 @@ def sum_of_products(node: ir.Node, rw: Rewriter) -> bool:
 @rule("Add", "Sub")
 def plus_scaled_product(node: ir.Node, rw: Rewriter) -> bool:
     """Add(w, Mul(Gemm(a, b), s)) → Gemm(Mul(a, s), b, w), and Sub likewise with alpha negative."""
-    for scaled, weight in (node.inputs[::-1], node.inputs) if node.op_type == "Add" else (node.inputs[::-1],):
+    for weight, scaled in either_way(node):
         mul = rw.producer(scaled, "Mul")
-        if mul is None or weight is None or not weight.is_graph_input() or not read_once(scaled, node):
+        if mul is None or not weight.is_graph_input() or not read_once(scaled, node):
             continue
         if not same_dims(weight.shape, node.outputs[0].shape):
             continue
-        for term, scale in (mul.inputs, mul.inputs[::-1]):
-            if scale is None or not _is_number(scale):
+        for term, scale in either_way(mul):
+            if not _is_number(scale):
                 continue
             found = product(term, node, rw, "plus_scaled_product")
             if found is None:
@@ -85,7 +86,7 @@ def plus_scaled_product(node: ir.Node, rw: Rewriter) -> bool:
 @rule("Mul")
 def scaled_product(node: ir.Node, rw: Rewriter) -> bool:
     """Mul(Gemm(a, b), number) → Gemm(a, b, alpha), for a constant that float32 holds."""
-    for term, by in (node.inputs, node.inputs[::-1]):
+    for term, by in either_way(node):
         number = constant(by)
         if number is None or number.size != 1 or number.ndim > 2:
             continue
@@ -106,8 +107,8 @@ def scaled_product(node: ir.Node, rw: Rewriter) -> bool:
 @rule("Add", "Sub")
 def plus_product(node: ir.Node, rw: Rewriter) -> bool:
     """Sub(w, Gemm(a, b)) → Gemm(a, b, w) with alpha negative, and Add likewise where alpha is not 1."""
-    for term, weight in (node.inputs[::-1], node.inputs) if node.op_type == "Add" else (node.inputs[::-1],):
-        if weight is None or not weight.is_graph_input() or not same_dims(weight.shape, node.outputs[0].shape):
+    for weight, term in either_way(node):
+        if not weight.is_graph_input() or not same_dims(weight.shape, node.outputs[0].shape):
             continue
         found = product(term, node, rw, "plus_product")
         if found is None:

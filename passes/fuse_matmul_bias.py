@@ -8,6 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from .dims import same_dim, same_dims
+from .matching import either_way
 from .matrix_product import product
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, rule, rules_in
@@ -33,9 +34,9 @@ class FuseMatmulBias:
 @rule("Add")
 def product_and_bias(node: ir.Node, rw: Rewriter) -> bool:
     """Add(MatMul(a, b), c), or Add(Gemm(a, b), c) → Gemm(a, b, c)."""
-    for term, bias in (node.inputs, node.inputs[::-1]):
+    for term, bias in either_way(node):
         found = product(term, node, rw, "product_and_bias")
-        if found is None or term is None or bias is None:
+        if found is None:
             continue
         a, b, params = found
         if not _widens_to(bias, term):

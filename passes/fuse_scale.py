@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from .dims import same_dims
 from .dtypes import FLOATS
-from .matching import either_way, far_from_overflow, only_reader, statistics_as_affine
+from .matching import along, either_way, far_from_overflow, only_reader, statistics_as_affine
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, rule, rules_in
 from .tensor_bytes import SHARED_BYTES
@@ -53,10 +53,12 @@ def scaled_operand(node: ir.Node, rw: Rewriter) -> bool:
     if out is None or (node.op_type == "Gemm" and rw.view(node).attr("transA") != 0):
         return False
     depth = _depth(node, tensor, rw)
+    if depth is None:
+        return False
     axis = 1 if node.op_type == "Conv" else len(out) - 1
-    for value, by in either_way(scale) if scale.op_type == "Mul" else [(scale.inputs[0], scale.inputs[1])]:
-        numbers = _along(by, len(out), axis, depth)
-        if value is None or numbers is None or depth is None:
+    for value, by in either_way(scale):
+        numbers = along(by, len(out), axis, depth)
+        if numbers is None:
             continue
         if not same_dims(value.shape, out):
             rw.reject("scaled_operand", "the scale is not proved to leave the shape of what it scales")
@@ -87,7 +89,7 @@ def scaled_result(node: ir.Node, rw: Rewriter) -> bool:
         pairs = [(node.inputs[0], None)]
     else:
         found = None
-        pairs = list(either_way(node)) if node.op_type in ("Mul", "Add") else [(node.inputs[0], node.inputs[1])]
+        pairs = list(either_way(node))
     for value, by in pairs:
         product = value.producer() if value is not None else None
         if product is None or value is None or product.op_type not in ("MatMul", "Gemm"):
@@ -102,7 +104,7 @@ def scaled_result(node: ir.Node, rw: Rewriter) -> bool:
         if not isinstance(columns, int) or not _foldable(product.inputs[1], value, rw, "scaled_result"):
             continue
         if node.op_type != "BatchNormalization":
-            numbers = _along(by, len(value.shape), len(value.shape) - 1, columns)
+            numbers = along(by, len(value.shape), len(value.shape) - 1, columns)
             with np.errstate(all="ignore"):
                 found = _affine(node.op_type, numbers) if numbers is not None else None
         if found is not None and _fold(node, product, found, columns, rw):
@@ -201,18 +203,6 @@ def _scaled_rows(node: ir.Node, weight: np.ndarray, factor: np.ndarray, rw: Rewr
         return (grouped * factor.reshape(group, 1, -1, *tail)).reshape(weight.shape)
     turned = node.op_type == "Gemm" and rw.view(node).attr("transB") == 1
     return weight * (factor.reshape(1, -1) if turned else factor.reshape(-1, 1))
-
-
-def _along(value: ir.Value | None, rank: int, axis: int, size: int | None) -> np.ndarray | None:
-    """The constant as one number, or one for each position of the axis, of an operand of this rank."""
-    tensor = constant_tensor(value)
-    if tensor is None or tensor.dtype not in FLOATS or size is None:
-        return None
-    dims = tensor.shape.numpy()
-    padded = (1,) * (rank - len(dims)) + tuple(dims)
-    if len(dims) > rank or any(dim != 1 for i, dim in enumerate(padded) if i != axis) or padded[axis] not in (1, size):
-        return None
-    return np.asarray(tensor.numpy(), np.float64).reshape(-1)
 
 
 RULES = rules_in(globals())

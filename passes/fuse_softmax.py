@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from .dtypes import FLOATS
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
 
@@ -43,7 +44,7 @@ def softmax(node: ir.Node, rw: Rewriter) -> bool:
     if difference is None or largest is None or largest.inputs[0] is not difference.inputs[0]:
         return rw.reject("softmax", "the maximum is not subtracted")
     source = difference.inputs[0]
-    if source is None or source.shape is None or source.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+    if source is None or source.shape is None or source.dtype not in FLOATS:
         return rw.reject("softmax", "not float or double of known rank")
     rank = len(source.shape)
     axes = [_axis(each, rank, rw) for each in (addition, largest)]

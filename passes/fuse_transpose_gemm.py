@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from .dtypes import FLOATS
+from .matrix_product import is_matrix_product
+from .merge_reshapes import permutation
 from .rewriter import Rewriter
 from .rules import MANY_READERS, apply_rules, rule, rules_in
 from .view import RUNTIME
@@ -35,15 +36,8 @@ class FuseTransposeGemm:
 
 def _transposed(value: ir.Value | None, rw: Rewriter) -> ir.Value | None:
     """The matrix whose 2-d Transpose `value` is; None when it is not one."""
-    producer = rw.producer(value, "Transpose")
-    if producer is None:
-        return None
-    source, perm = producer.inputs[0], rw.view(producer).attr("perm")
-    if perm is RUNTIME or source is None:
-        return None
-    if perm is None:
-        return source if source.shape is not None and len(source.shape) == 2 else None
-    return source if tuple(perm) == (1, 0) else None
+    transpose = rw.producer(value, "Transpose")
+    return transpose.inputs[0] if transpose is not None and permutation(transpose, rw) == [1, 0] else None
 
 
 @rule("Gemm")
@@ -77,12 +71,7 @@ def _dies(transposed: ir.Value, rw: Rewriter) -> bool:
 def _reads_matrices(node: ir.Node, rw: Rewriter) -> bool:
     if node.op_type not in ("Gemm", "MatMul") or not rw.is_standard(node) or (rw.opset(node) or 0) < 11:
         return False
-    if node.op_type == "Gemm":
-        return True
-    return all(
-        value is not None and value.dtype in FLOATS and value.shape is not None and len(value.shape) == 2
-        for value in node.inputs
-    )
+    return node.op_type == "Gemm" or is_matrix_product(node)
 
 
 @rule("Transpose")
@@ -119,14 +108,12 @@ def transpose_into_matmul(node: ir.Node, rw: Rewriter) -> bool:
         return False
     if (rw.opset(node) or 0) < 11:
         return rw.reject("transpose_into_matmul", "Gemm needs C at this opset")
-    operands = []
-    for value, source in zip(node.inputs, sources):
-        assert value is not None
-        if value.dtype not in FLOATS or value.shape is None or len(value.shape) != 2:
-            return rw.reject("transpose_into_matmul", "not two matrices of float or double")
-        if source is not None and not _dies(value, rw):
-            source = None
-        operands.append(source or value)
+    if not is_matrix_product(node):
+        return rw.reject("transpose_into_matmul", "not two matrices of float or double")
+    operands = [
+        source if source is not None and value is not None and _dies(value, rw) else value
+        for value, source in zip(node.inputs, sources)
+    ]
     if all(a is b for a, b in zip(operands, node.inputs)):
         return rw.reject("transpose_into_matmul", "the Transpose is needed elsewhere")
     flags = [int(a is not b) for a, b in zip(operands, node.inputs)]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 import onnx_ir as ir
 
+from .dtypes import FLOATS
 from .rewriter import Rewriter
 from .view import constant, constant_tensor
 
@@ -37,11 +38,30 @@ def is_number(value: ir.Value | None, wanted: float) -> bool:
     return found == wanted
 
 
+_COMMUTES = frozenset({"Add", "And", "Equal", "Max", "Min", "Mul", "Or", "Sum", "Xor"})
+
+
 def either_way(node: ir.Node) -> Operands:
-    """Both orders of the operands of a binary operator that commutes."""
+    """The operands of a binary operator: in both orders where it commutes, else in the one that they stand in."""
     if len(node.inputs) == 2 and node.inputs[0] is not None and node.inputs[1] is not None:
         yield node.inputs[0], node.inputs[1]
-        yield node.inputs[1], node.inputs[0]
+        if node.op_type in _COMMUTES:
+            yield node.inputs[1], node.inputs[0]
+
+
+def along(value: ir.Value | None, rank: int, axis: int, size: int) -> np.ndarray | None:
+    """A constant operand, in double, of one number, or of one for each position of an axis; None for any other.
+
+    It is read as broadcast beside an operand of `rank` dims with `size` positions along `axis`. Shape [1] or [size].
+    """
+    tensor = constant_tensor(value)
+    if tensor is None or tensor.dtype not in FLOATS:
+        return None
+    dims = tensor.shape.numpy()
+    padded = (1,) * (rank - len(dims)) + tuple(dims)
+    if len(dims) > rank or any(dim != 1 for i, dim in enumerate(padded) if i != axis) or padded[axis] not in (1, size):
+        return None
+    return np.asarray(tensor.numpy(), np.float64).reshape(-1)
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:

@@ -56,11 +56,10 @@ def _gather(view: View, x: Operands) -> np.ndarray:
 def _slice(view: View, x: Operands) -> np.ndarray:
     data = x[0]
     assert data is not None
-    starts, ends = _ints(view, "starts"), _ints(view, "ends")
-    assert starts is not None and ends is not None
-    axes = _ints(view, "axes") or tuple(range(len(starts)))
-    steps = (_ints(view, "steps") if view.opset >= 10 else None) or (1,) * len(starts)
-    for axis, start, end, step in zip(axes, starts, ends, steps):
+    cuts = view.cuts()
+    if cuts is None:
+        raise NotImplementedError("bounds of another form")
+    for axis, start, end, step in cuts:
         data = np.take(data, sliced(data.shape[axis], start, end, step), axis=axis)
     return data
 

@@ -9,10 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from .dims import same_dims
-from .matching import only_reader
+from .dtypes import FLOATS
+from .matching import either_way, only_reader
 from .rewriter import Rewriter
 from .rules import apply_rules, forward, rule, rules_in
-from .view import RUNTIME, constant
+from .view import RUNTIME, constant, constant_tensor
 
 _INTEGERS = frozenset(
     {
@@ -105,12 +106,12 @@ def plus_negative(node: ir.Node, rw: Rewriter) -> bool:
     """x + (−y) → x − y, and x − (−y) → x + y."""
     if (rw.opset(node) or 0) < 7:
         return False
-    for kept, other in ((0, 1), (1, 0)) if node.op_type == "Add" else ((0, 1),):
-        inner = rw.producer(node.inputs[other], "Neg")
-        if inner is None or inner.inputs[0] is None:
+    for kept, other in either_way(node):
+        inner = rw.producer(other, "Neg")
+        if inner is None:
             continue
         op_type = "Sub" if node.op_type == "Add" else "Add"
-        rw.replace(node, rw.op(op_type, node.inputs[kept], inner.inputs[0], at=node).outputs[0])
+        rw.replace(node, rw.op(op_type, kept, inner.inputs[0], at=node).outputs[0])
         return True
     return False
 
@@ -147,7 +148,7 @@ def constants_in_a_row(node: ir.Node, rw: Rewriter) -> bool:
 def scales_in_a_row(node: ir.Node, rw: Rewriter) -> bool:
     """(x · a) · b → x · (a · b) in float and double."""
     found = _constant_in_a_row(node, rw)
-    if found is None or node.outputs[0].dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+    if found is None or node.outputs[0].dtype not in FLOATS:
         return False
     value, first, second, inner = found
     sizes = abs(first), abs(second)
@@ -192,9 +193,9 @@ def with_truth(node: ir.Node, rw: Rewriter) -> bool:
     """Equal(x, true), Xor(x, false) → x; Equal(x, false), Xor(x, true) → Not(x)."""
     if (rw.opset(node) or 0) < 7:
         return False
-    for value, by in (node.inputs, node.inputs[::-1]):
+    for value, by in either_way(node):
         known = constant(by)
-        if value is None or known is None or known.dtype != np.bool_ or known.size != 1:
+        if known is None or known.dtype != np.bool_ or known.size != 1:
             continue
         if known.ndim and not same_dims(value.shape, node.outputs[0].shape):
             rw.reject("with_truth", "the other operand is not proved to have the shape of the result")
@@ -211,15 +212,15 @@ Found = tuple[ir.Value, np.ndarray, np.ndarray, ir.Node]
 
 def _constant_in_a_row(node: ir.Node, rw: Rewriter) -> Found | None:
     """x, a, b and the inner node of (x ∘ a) ∘ b, with a and b of one element that does not widen x."""
-    if len(node.inputs) != 2 or (rw.opset(node) or 0) < 8:
+    if (rw.opset(node) or 0) < 8:
         return None
-    for chained, other in (node.inputs, node.inputs[::-1]):
+    for chained, other in either_way(node):
         inner, second = rw.producer(chained, node.op_type), constant(other)
-        if inner is None or second is None or second.size != 1 or len(inner.inputs) != 2:
+        if inner is None or second is None or second.size != 1:
             continue
-        for value, by in (inner.inputs, inner.inputs[::-1]):
+        for value, by in either_way(inner):
             first = constant(by)
-            if value is None or first is None or first.size != 1 or constant(value) is not None:
+            if first is None or first.size != 1 or constant_tensor(value) is not None:
                 continue
             if same_dims(value.shape, node.outputs[0].shape) or (first.ndim == 0 and second.ndim == 0):
                 return value, first.reshape(()), second.reshape(()), inner

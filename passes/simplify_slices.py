@@ -11,7 +11,7 @@ import onnx_ir as ir
 from .dims import same_dims
 from .rewriter import Rewriter
 from .rules import apply_rules, forward, rule, rules_in
-from .view import RUNTIME, constant
+from .view import constant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,20 +37,14 @@ Cut = tuple[int, int, int]
 
 
 def written_cuts(node: ir.Node, rw: Rewriter) -> list[tuple[int, int, int, int]] | None:
-    """Axis, start, end and step of everything that a Slice cuts, as they are written; None where they are not known."""
-    view = rw.view(node)
-    starts, ends, along = view.ints("starts"), view.ints("ends"), view.sliced_axes()
-    steps = view.ints("steps") if view.opset >= 10 else None
-    if not isinstance(starts, tuple) or not isinstance(ends, tuple) or along is RUNTIME or steps is RUNTIME:
-        return None
-    by = steps if isinstance(steps, tuple) else (1,) * len(starts)
-    return list(zip(along, starts, ends, by))
+    """What a Slice cuts: see View.cuts."""
+    return rw.view(node).cuts()
 
 
 def _cut(node: ir.Node | None, rw: Rewriter) -> Cut | None:
     if node is None or node.inputs[0] is None or node.inputs[0].shape is None:
         return None
-    shape, cuts = node.inputs[0].shape, written_cuts(node, rw)
+    shape, cuts = node.inputs[0].shape, rw.view(node).cuts()
     if cuts is None or len(cuts) != 1:
         return None
     ((axis, start, end, step),) = cuts
@@ -89,7 +83,7 @@ def slice_of_other_axes(node: ir.Node, rw: Rewriter) -> bool:
         return False
     if len(out.uses()) != 1 or out.is_graph_output():
         return rw.reject("slice_of_other_axes", "the inner one is needed elsewhere")
-    first, second = written_cuts(inner, rw), written_cuts(node, rw)
+    first, second = rw.view(inner).cuts(), rw.view(node).cuts()
     shape = inner.inputs[0].shape
     if first is None or second is None or shape is None:
         return rw.reject("slice_of_other_axes", "bounds, axes or rank are not known")

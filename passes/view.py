@@ -93,8 +93,7 @@ class View:
         """Attribute as a Python value (tuple for lists), the schema's default when absent, None without a default.
 
         RUNTIME for a reference to an attribute of the enclosing function, and for an axis that the operand has not,
-        with which the model fails when it runs. KeyError when the operator has no such
-        attribute at this opset.
+        with which the model fails when it runs. KeyError when the operator has no such attribute at this opset.
         """
         attr = self.node.attributes.get(name)
         if attr is None:
@@ -144,6 +143,18 @@ class View:
             return RUNTIME
         along = axes if isinstance(axes, tuple) and axes else tuple(range(len(starts)))
         return along if len(along) == len(starts) and self._are_dims(along) else RUNTIME
+
+    def cuts(self) -> list[tuple[int, int, int, int]] | None:
+        """Axis, start, end and step of everything that a Slice cuts, as they are written; None where not all is known.
+
+        None as well where there are not as many of each, which no runtime takes.
+        """
+        starts, ends, along = self.ints("starts"), self.ints("ends"), self.sliced_axes()
+        steps = self.ints("steps") if self.opset >= 10 else None
+        if not isinstance(starts, tuple) or not isinstance(ends, tuple) or along is RUNTIME or steps is RUNTIME:
+            return None
+        by = steps if isinstance(steps, tuple) else (1,) * len(starts)
+        return list(zip(along, starts, ends, by)) if len(starts) == len(ends) == len(by) else None
 
     def _are_dims(self, axes: Sequence[int | None]) -> bool:
         """False where the operator's first operand is known not to have these axes."""

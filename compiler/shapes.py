@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class ShapeInference:
-    """Implements pfvm.passes.rewriter.ShapeInference for one model.
+    """Implements pfvm.passes.shape_inference.ShapeInference for one model.
 
     `failures` counts, by operator, nodes whose outputs stayed unknown because the library raised.
     """

@@ -18,8 +18,8 @@ from typing import BinaryIO
 
 import numpy as np
 import onnx_ir as ir
-from pfvm.passes import tensor_bytes
 from pfvm.passes.effects import graphs_in
+from pfvm.passes.tensor_bytes import buffer, content
 
 INSIDE = 1024
 """Tensors of at most so many bytes stay in the model's own file."""
@@ -49,15 +49,15 @@ def unload(model: ir.Model, path: pathlib.Path, safetensors: bool = False) -> No
     values = _large(model)
     header = b""
     if safetensors:
-        values = [v for v in values if _tensor(v).dtype in _SAFETENSORS]
-        values.sort(key=lambda v: -_tensor(v).dtype.itemsize)
+        values = [v for v in values if content(v).dtype in _SAFETENSORS]
+        values.sort(key=lambda v: -content(v).dtype.itemsize)
         header = _header(values)
     with open(path, "wb") as file:
         file.write(header)
         file.flush()
         position = len(header)
         for value in values:
-            tensor = _tensor(value)
+            tensor = content(value)
             if isinstance(tensor, ir.ExternalTensor):
                 _copy(tensor, file, position)
             else:
@@ -86,11 +86,11 @@ def storable(array: np.ndarray) -> np.ndarray:
 def write_safetensors(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write storable arrays by name. Raises OSError."""
     values = [ir.Value(name=name, const_value=ir.Tensor(array, name=name)) for name, array in arrays.items()]
-    values.sort(key=lambda v: -_tensor(v).dtype.itemsize)
+    values.sort(key=lambda v: -content(v).dtype.itemsize)
     with open(path, "wb") as file:
         file.write(_header(values))
         for value in values:
-            file.write(tensor_bytes.buffer(_tensor(value)))
+            file.write(buffer(content(value)))
 
 
 def read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -123,17 +123,12 @@ def _large(model: ir.Model) -> list[ir.Value]:
     ]
 
 
-def _tensor(value: ir.Value) -> ir.TensorProtocol:
-    assert value.const_value is not None
-    return value.const_value
-
-
 def _header(values: list[ir.Value]) -> bytes:
     """Eight bytes of length, then JSON, padded with blanks so that the first tensor is aligned."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     position = 0
     for value in values:
-        tensor = _tensor(value)
+        tensor = content(value)
         end = position + tensor.nbytes
         entries[_key(value, entries)] = {
             "dtype": _SAFETENSORS[tensor.dtype],
@@ -156,7 +151,7 @@ def _key(value: ir.Value, taken: dict[str, object]) -> str:
 
 def _write(file: BinaryIO, position: int, tensor: ir.TensorProtocol) -> None:
     file.seek(position)
-    file.write(tensor_bytes.buffer(tensor))
+    file.write(buffer(tensor))
     file.flush()
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from .dims import same_dims, static_shape
+from .dims import same_dims
 from .matching import either_way, keeps_rank, number, only_reader, read_only_by
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
@@ -189,8 +189,7 @@ def normalization(
     if op_type == "LayerNormalization":
         last, bias = _operand(last, "Add", dims, start.dtype, rw)
     if scale is None:
-        known = static_shape(source)
-        if known is None and not all(isinstance(dim, int) for dim in dims):
+        if not all(isinstance(dim, int) for dim in dims):
             return rw.reject(name, "there is no scale, and the normalized dims are not known")
         assert start.dtype is not None
         ones = np.ones([int(dim) for dim in dims], start.dtype.numpy())  # type: ignore[arg-type]

@@ -17,28 +17,9 @@ from .view import constant_tensor
 
 _RULE = "update"
 _MANIFEST = "pfvm.state"  # written by the compiler's signature module: which output updates which input
-_ELEMENTWISE = frozenset(
-    {
-        *(
-            "Abs",
-            "Add",
-            "Cast",
-            "Clip",
-            "Div",
-            "Exp",
-            "Log",
-            "Max",
-            "Min",
-            "Mul",
-            "Neg",
-            "Pow",
-            "Reciprocal",
-            "Sigmoid",
-        ),
-        *("Sign", "Sqrt", "Sub", "Tanh", "Where"),
-        *("And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"),
-    }
-)
+_OPERATORS = """Abs Add Cast Clip Div Exp Log Max Min Mul Neg Pow Reciprocal Sigmoid Sign Sqrt Sub Tanh Where And Equal
+Greater GreaterOrEqual Less LessOrEqual Not Or"""
+_ELEMENTWISE = frozenset(_OPERATORS.split())
 _NAMES = {
     frozenset(): "SGDUpdate",
     frozenset({"momentum"}): "MomentumUpdate",

@@ -49,7 +49,7 @@ class Turn:
         """The operands that change layout with the node, constants included."""
         return [value for i in self.reads if (value := node.inputs[i]) is not None]
 
-    def allows(self, node: ir.Node, perm: Perm, rw: Rewriter) -> bool:
+    def allows(self, perm: Perm) -> bool:
         """Whether the node can be turned by `perm`: what a reduction leaves must stay in its order."""
         if len(perm) != self.rank or not self.fits(perm):
             return False
@@ -137,6 +137,7 @@ def _axis(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
 
 
 def _reduction(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
+    """Along constant axes; Squeeze, too, which drops them."""
     view, rank = rw.view(node), _rank(node.inputs[0])
     axes = view.ints("axes")
     if rank is None or rank < 2 or not isinstance(axes, tuple) or not axes:
@@ -146,22 +147,10 @@ def _reduction(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
     def params(perm: Perm) -> dict[str, Any]:
         return {"axes": sorted(perm[axis] for axis in numbers)}
 
-    if view.attr("keepdims") == 1:
+    if node.op_type != "Squeeze" and view.attr("keepdims") == 1:
         return Turn(rank, (0,), params)
     kept = tuple(i for i in range(rank) if i not in numbers)
     return Turn(rank, (0,), params, turns_output=False, kept=kept)
-
-
-def _squeeze(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
-    """What is left must stay in its order, as in a reduction."""
-    rank, axes = _rank(node.inputs[0]), rw.view(node).ints("axes")
-    if rank is None or rank < 2 or not isinstance(axes, tuple) or not axes:
-        return None
-    numbers = tuple(axis % rank for axis in axes)
-    kept = tuple(i for i in range(rank) if i not in numbers)
-    return Turn(
-        rank, (0,), lambda perm: {"axes": sorted(perm[axis] for axis in numbers)}, turns_output=False, kept=kept
-    )
 
 
 def _resize(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
@@ -222,10 +211,9 @@ _MAKERS: dict[str, Callable[[ir.Node, Rewriter, int], Turn | None]] = {
     **dict.fromkeys(UNARY.split(), _unary),
     **dict.fromkeys(BROADCASTING.split(), _broadcasting),
     **dict.fromkeys(("Concat", "Split", "Softmax", "LogSoftmax", "Hardmax", "ArgMax", "ArgMin"), _axis),
-    **dict.fromkeys(_REDUCTIONS.split(), _reduction),
+    **dict.fromkeys((*_REDUCTIONS.split(), "Squeeze"), _reduction),
     "Pad": _pad,
     "Resize": _resize,
-    "Squeeze": _squeeze,
     "QuantizeLinear": _scaled,
     "DequantizeLinear": _scaled,
     "Slice": _slice,

@@ -149,7 +149,7 @@ class _Problem:
     """Which nodes of a region to turn by `perm`: each value costs the distinct Transposes of it that are read."""
 
     def __init__(self, region: dict[ir.Node, Turn], perm: Perm, rw: Rewriter) -> None:
-        self.region = {node: turn for node, turn in region.items() if turn.allows(node, perm, rw)}
+        self.region = {node: turn for node, turn in region.items() if turn.allows(perm)}
         self.perm, self.back, self.rw = perm, inverse(perm), rw
         self.bases: dict[ir.Node, set[ir.Value]] = {}
         for node, turn in self.region.items():

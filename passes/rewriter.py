@@ -85,7 +85,7 @@ class Rewriter(Scopes, Journal):
     def _collect_names(self) -> set[str]:
         names: set[str] = set()
         for root in roots(self.model):
-            for graph in self._nested(root, root):
+            for graph in self._register(root, root):
                 names.update(v.name for v in [*graph.inputs, *graph.outputs, *graph.initializers.values()] if v.name)
                 for node in graph:
                     names.update(out.name for out in node.outputs if out.name)
@@ -183,7 +183,7 @@ class Rewriter(Scopes, Journal):
         self.provenance.made(node, at)
         for body in bodies(node):
             self._owner[body] = node
-            collections.deque(self._nested(body, self.root(at.graph)), maxlen=0)
+            self._register(body, self.root(at.graph))
         self.shapes.infer_node(node)
         self._touch([node])
         return node
@@ -323,6 +323,15 @@ class Rewriter(Scopes, Journal):
         """Let a body no longer hand out this output."""
         graph.outputs.pop(index)
         self._positions.pop(graph, None)
+
+    def drop_input(self, graph: ir.Graph, index: int) -> None:
+        """Let a body no longer take this input, which nobody reads."""
+        assert not graph.inputs[index].uses(), f"{graph.inputs[index].name} is read"
+        graph.inputs.pop(index)
+
+    def take_body(self, node: ir.Node, name: str) -> ir.Graph:
+        """Take a body out of a node that is about to be replaced, for the node that will hold it."""
+        return node.attributes.pop(name).as_graph()
 
     def add_function(self, function: ir.Function, at: ir.Node) -> None:
         """Make a model-local function callable at `at`: add it, import its domain, raise the IR version to 8."""

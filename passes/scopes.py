@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
@@ -37,16 +36,18 @@ class Scopes:
         """
         if self._scopes is None:
             functions = [f.graph for f in self.model.functions.values() if f.domain != SEALED_DOMAIN]
-            self._scopes = [each for root in (self.model.graph, *functions) for each in self._nested(root, root)]
+            self._scopes = [each for root in (self.model.graph, *functions) for each in self._register(root, root)]
         return iter(self._scopes)
 
-    def _nested(self, graph: ir.Graph, root: ir.Graph) -> Iterator[ir.Graph]:
+    def _register(self, graph: ir.Graph, root: ir.Graph) -> list[ir.Graph]:
+        """The graph and the bodies in it, outer ones first, once it is noted where each of them stands."""
         self._root[graph] = root
-        yield graph
+        found = [graph]
         for node in graph:
             for body in bodies(node):
                 self._owner[body] = node
-                yield from self._nested(body, root)
+                found += self._register(body, root)
+        return found
 
     def nodes_of(self, operators: Iterable[str]) -> list[ir.Node]:
         """The nodes of all scopes that have one of these operators, "Relu" or "com.microsoft::Gelu", in their order.
@@ -65,7 +66,7 @@ class Scopes:
         """The main graph or function body that a nested body belongs to."""
         if graph not in self._root:
             for root in roots(self.model):
-                collections.deque(self._nested(root, root), maxlen=0)
+                self._register(root, root)
         return self._root[graph]
 
     def opset(self, node: ir.Node, domain: str | None = None) -> int | None:

@@ -68,7 +68,7 @@ def _read_outside(form: LoopForm, i: int, rw: Rewriter) -> None:
     initial, formal, final = form.initial[i], form.formals[i], form.finals[i]
     assert initial is not None
     for use in list(formal.uses()):
-        use.node.replace_input_with(use.idx, initial)
+        rw.set_input(use.node, use.idx, initial)
     if not (final.uses() or final.is_graph_output()):
         return
     if not rw.can_replace(final, initial):
@@ -122,19 +122,17 @@ def _drop(form: LoopForm, positions: set[int], rw: Rewriter) -> None:
     kept = [i for i in range(len(node.outputs)) if i not in positions]
     for i in sorted(positions, reverse=True):
         rw.drop_output(body, i + form.first_output)
-    _sweep(body, [list(body.inputs)[i + form.first_input] for i in carried], rw)
+    _sweep(body, rw)
     inputs = list(node.inputs)
     for i in sorted(carried, reverse=True):
-        body.inputs.pop(i + form.first_input)
+        rw.drop_input(body, i + form.first_input)
         del inputs[i + form.first_input]
     if not kept:  # all that it computed is known without it
         rw.erase(node)
         return
     attributes = [_of_kept(attr, form, kept) for attr in node.attributes.values() if attr.name != "body"]
-    node.attributes.pop("body")
-    made = rw.op(
-        node.op_type, *inputs, at=node, outputs=len(kept), attributes=[*attributes, ir.AttrGraph("body", body)]
-    )
+    attributes.append(ir.AttrGraph("body", rw.take_body(node, "body")))
+    made = rw.op(node.op_type, *inputs, at=node, outputs=len(kept), attributes=attributes)
     outputs = dict(zip(kept, made.outputs))
     rw.replace(node, *[outputs.get(i) for i in range(len(node.outputs))])
 
@@ -147,9 +145,8 @@ def _of_kept(attr: ir.Attr, form: LoopForm, kept: list[int]) -> ir.Attr:
     return ir.AttrInt64s(attr.name, [x for j, x in enumerate(entries) if j + form.carried in kept])
 
 
-def _sweep(body: ir.Graph, formals: list[ir.Value], rw: Rewriter) -> None:
+def _sweep(body: ir.Graph, rw: Rewriter) -> None:
     """Remove what is dead without the dropped outputs, a cycle through a dropped formal included."""
     for node in reversed(body):
         if node.graph is body and rw.is_dead(node):
             rw.erase(node)
-    assert not any(formal.uses() for formal in formals), "a dropped value is still read"

@@ -79,7 +79,7 @@ def unread_outputs(node: ir.Node, rw: Rewriter) -> bool:
         for i in reversed(range(len(node.outputs))):
             if i not in kept:
                 rw.drop_output(branch, i)
-    graphs = [ir.AttrGraph(name, node.attributes.pop(name).as_graph()) for name in ("then_branch", "else_branch")]
+    graphs = [ir.AttrGraph(name, rw.take_body(node, name)) for name in ("then_branch", "else_branch")]
     made = rw.op("If", *node.inputs, at=node, outputs=len(kept), attributes=graphs)
     outputs = dict(zip(kept, made.outputs, strict=True))
     rw.replace(node, *[outputs.get(i) for i in range(len(node.outputs))])

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from .effects import bodies
 from .rewriter import Rewriter
+from .tensor_bytes import content
 from .view import renamed
 
 
@@ -27,8 +28,7 @@ class _Copier:
 
     def copy(self, body: ir.Graph) -> list[ir.Value]:
         for value in body.initializers.values():
-            assert value.const_value is not None, f"initializer {value.name} of a body has no content"
-            self.values[value] = self.rw.constant(own_tensor(value.const_value), str(value.name), self.at)
+            self.values[value] = self.rw.constant(own_tensor(content(value)), str(value.name), self.at)
         for node in body:
             attributes = [self._attribute(attr) for attr in node.attributes.values()]
             copied = copy_node(node, self._read(node), attributes, self.at, self.rw)

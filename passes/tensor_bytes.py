@@ -15,14 +15,20 @@ SHARED_BYTES = 4096
 """A constant that others read as well is stored a second time, changed, up to this size."""
 
 
+def content(value: ir.Value) -> ir.TensorProtocol:
+    """The tensor of an initializer, which has one."""
+    assert value.const_value is not None, f"initializer {value.name} has no content"
+    return value.const_value
+
+
 def sample(value: ir.Value) -> bytes:
     """Hash of the first and last bytes of an initializer, kept on the value: most unequal weights differ there."""
     found = value.meta.get("pfvm.sample")
     if found is None:
-        size = _tensor(value).nbytes
+        size = content(value).nbytes
         picked = hashlib.sha256()
         for start in sorted({0, max(0, size - _SAMPLE)}):
-            picked.update(b"".join(_read(_tensor(value), start, min(size, start + _SAMPLE))))
+            picked.update(b"".join(_read(content(value), start, min(size, start + _SAMPLE))))
         found = value.meta["pfvm.sample"] = picked.digest()
     return found
 
@@ -32,7 +38,7 @@ def digest(value: ir.Value) -> bytes:
     found = value.meta.get("pfvm.digest")
     if found is None:
         whole = hashlib.sha256()
-        for part in _read(_tensor(value), 0, _tensor(value).nbytes):
+        for part in _read(content(value), 0, content(value).nbytes):
             whole.update(part)
         found = value.meta["pfvm.digest"] = whole.digest()
     return found
@@ -45,11 +51,6 @@ def buffer(tensor: ir.TensorProtocol) -> memoryview:
         if array.flags.c_contiguous and array.nbytes == tensor.nbytes:
             return array.reshape(-1).view(np.uint8).data
     return memoryview(tensor.tobytes())
-
-
-def _tensor(value: ir.Value) -> ir.TensorProtocol:
-    assert value.const_value is not None
-    return value.const_value
 
 
 def _read(tensor: ir.TensorProtocol, start: int, end: int) -> Iterator[bytes | memoryview]:

@@ -36,8 +36,7 @@ def _of_constant(operand: ir.Value | None) -> np.ndarray | None:
     array = constant(operand)
     assert array is not None
     flat = array.reshape(-1)
-    if (
-        flat.size == 0 or flat.tobytes() != flat[:1].tobytes() * flat.size
-    ):  # by bytes: NaN is one number, -0.0 is not 0.0
+    # By bytes: NaN is one number, and -0.0 is not 0.0.
+    if flat.size == 0 or flat.tobytes() != flat[:1].tobytes() * flat.size:
         return None
     return flat[0].reshape(()) if hasattr(flat[0], "reshape") else np.asarray(flat[0], flat.dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import graphlib
+
 import onnx
 import onnx_ir as ir
 from pfvm.errors import InvalidModelError, UnsupportedOpError, describe_node
@@ -58,15 +60,14 @@ def _check_opsets(model: ir.Model) -> None:
 
 def _check_recursion(model: ir.Model) -> None:
     calls = {
-        identifier: {n.op_identifier() for n in function.graph.all_nodes()} & set(model.functions)
+        identifier: sorted({n.op_identifier() for n in nodes_in(function.graph)} & model.functions.keys())
         for identifier, function in model.functions.items()
     }
-    while calls:  # take away functions that call none of those left
-        leaves = [identifier for identifier, called in calls.items() if not called & set(calls)]
-        if not leaves:
-            raise InvalidModelError(f"function {next(iter(calls))[1]!r} calls itself, directly or through others")
-        for identifier in leaves:
-            del calls[identifier]
+    try:
+        graphlib.TopologicalSorter(calls).prepare()
+    except graphlib.CycleError as error:
+        name = min(error.args[1])[1]
+        raise InvalidModelError(f"function {name!r} calls itself, directly or through others") from error
 
 
 def _check_operator(node: ir.Node, root: ir.Graph, model: ir.Model) -> None:

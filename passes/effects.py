@@ -127,6 +127,7 @@ def function_effects(
 def callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
     """The model's functions, each after those that it calls."""
     order: dict[ir.OperatorIdentifier, None] = {}
+    places = {identifier: i for i, identifier in enumerate(model.functions)}
     for start in model.functions:
         stack = [(start, False)]
         entered: set[ir.OperatorIdentifier] = set()
@@ -136,9 +137,9 @@ def callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
                 order.setdefault(identifier)
             elif identifier not in order and identifier not in entered:
                 entered.add(identifier)
-                called = {node.op_identifier() for node in model.functions[identifier].graph.all_nodes()}
+                called = {node.op_identifier() for node in nodes_in(model.functions[identifier].graph)}
                 stack.append((identifier, True))
-                stack.extend((each, False) for each in model.functions if each in called)
+                stack.extend((each, False) for each in sorted(called & places.keys(), key=places.__getitem__))
     return list(order)
 
 
@@ -208,8 +209,7 @@ def _dropout_trains(node: ir.Node, opset: int) -> bool:
         if len(node.inputs) < 3 or node.inputs[2] is None:
             return False
         known = constant_tensor(node.inputs[2])
-        overridable = node.inputs[2].is_graph_input()
-        return known is None or overridable or bool(known.numpy())
+        return known is None or bool(known.numpy())
     return opset < 7 and node.attributes.get_int("is_test", 0) == 0
 
 

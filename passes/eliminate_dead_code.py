@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from .effects import bodies
+from .effects import bodies, nodes_in, roots
 from .rewriter import SEALED_DOMAIN, Rewriter
 
 
@@ -58,8 +58,7 @@ def _drop_imports(rw: Rewriter) -> None:
     imported = [domain for domain in rw.model.graph.opset_imports if domain]
     if not imported:
         return
-    graphs = [rw.model.graph, *(function.graph for function in rw.model.functions.values())]
-    used = {node.domain for graph in graphs for node in graph.all_nodes()} | {key[0] for key in rw.model.functions}
+    used = {node.domain for root in roots(rw.model) for node in nodes_in(root)} | {key[0] for key in rw.model.functions}
     for domain in imported:
         if domain in used:
             continue

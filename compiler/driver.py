@@ -99,9 +99,7 @@ def compile_model(
     rewriter = Rewriter(working, ShapeInference(working))
     rewriter.provenance.is_written = not options.strip_provenance
     rewriter.trace = trace or rewriter.trace
-    ours = _with_budget(
-        pipeline.select(options.opt_level, options.passes, disabled, options.target), options.max_growth
-    )
+    ours = pipeline.select(options.opt_level, options.passes, disabled, options.target, options.max_growth)
     passes = user_rules.beside(ours, options.rules)
     records = pipeline.run(rewriter, passes, {"evaluate": evaluate}, after)
     if options.strip_provenance:
@@ -113,16 +111,6 @@ def _report(record: PassRecord, rounds: float) -> None:
     """Nobody knows how many rounds there are. Later ones find less: each is counted as half of what was left."""
     within = min(rounds - (record.round - 1), 1.0)
     progress.report(f"round {record.round}, {record.name}", 1.0 - 0.5 ** (record.round - 1) * (1.0 - 0.5 * within))
-
-
-def _with_budget(passes: list[Any], max_growth: int | None) -> list[Any]:
-    """Let folding use the whole of `max_growth`, for one result or for many."""
-    if max_growth is None:
-        return passes
-    return [
-        dataclasses.replace(each, slack=max_growth, max_growth=max_growth) if each.name == "fold-constants" else each
-        for each in passes
-    ]
 
 
 @collector.paused()

@@ -44,6 +44,10 @@ class FoldConstants:
     slack: int = 1024
     max_growth: int = 2**20
 
+    def within(self, max_growth: int) -> FoldConstants:
+        """The pass with the whole of `max_growth` bytes for one result, or for many."""
+        return dataclasses.replace(self, slack=max_growth, max_growth=max_growth)
+
     def run(self, rw: Rewriter, evaluate: Evaluate | None = None) -> None:
         recorded = rw.model.metadata_props.get(GROWN, "")
         rw.grown = max(rw.grown, float(recorded) if recorded.isdecimal() else 0.0)

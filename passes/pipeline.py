@@ -8,7 +8,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from pfvm.errors import OptionError, RuleError, did_you_mean
 
@@ -25,6 +25,14 @@ class Pass(Protocol):
 
     def run(self, rw: Rewriter) -> None:
         """Rewrite the model that `rw` owns."""
+
+
+@runtime_checkable
+class GrowingPass(Protocol):
+    """A pass that may add bytes to the model."""
+
+    def within(self, max_growth: int) -> Any:
+        """The same pass, which adds at most so many bytes."""
 
 
 # Name → where the class lives; in the order in which they run.
@@ -165,12 +173,24 @@ def _convert(name: str, key: str, text: str, kind: str) -> Any:
         raise OptionError(f"option {key} of pass {name} is of type {kind}, not {text!r}") from error
 
 
-def select(level: int, specs: Sequence[str] = (), disable: Sequence[str] = (), target: str | None = None) -> list[Any]:
-    """The passes to run, in their order: those of level, target, and `specs`, less the disabled ones."""
+def select(
+    level: int,
+    specs: Sequence[str] = (),
+    disable: Sequence[str] = (),
+    target: str | None = None,
+    max_growth: int | None = None,
+) -> list[Any]:
+    """The passes to run, in their order: those of level, target, and `specs`, less the disabled ones.
+
+    `max_growth`: bytes that those which add to the model may add, instead of what they would by themselves.
+    """
     options = dict(parse_spec(spec) for spec in specs)
     aimed = TARGETS[target] if target is not None and level >= 2 else ()
     wanted = {*LEVELS[level], *aimed, *options} - {known_name(name) for name in disable}
-    return [load(name)(**options.get(name, {})) for name in REGISTRY if name in wanted]
+    passes = [load(name)(**options.get(name, {})) for name in REGISTRY if name in wanted]
+    if max_growth is None:
+        return passes
+    return [each.within(max_growth) if isinstance(each, GrowingPass) else each for each in passes]
 
 
 def run(
@@ -240,10 +260,10 @@ def _run_one(
 
 def measure(model: ir.Model) -> tuple[int, int]:
     """Number of nodes, and bytes of constants, over the main graph, its bodies and the functions."""
-    from .effects import graphs_in
+    from .effects import graphs_in, roots
 
     nodes = size = 0
-    for root in [model.graph, *(f.graph for f in model.functions.values())]:
+    for root in roots(model):
         graphs = list(graphs_in(root))
         nodes += sum(len(graph) for graph in graphs)
         size += sum(

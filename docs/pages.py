@@ -1,7 +1,8 @@
 """The pages of `make docs` that are made from something else, and so cannot be out of date.
 
 A hook of mkdocs: README.md is taken apart into pages; the command line, the passes and the devices are written from
-what the program itself says; the tour is its source. Links into the repository that are no page become names of files.
+what the program itself says; the tour is its source. The guide's pages are files of docs/, which GitHub shows as well.
+Links into the repository that are no page become names of files.
 """
 
 from __future__ import annotations
@@ -17,21 +18,16 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 
 # Section of README.md → its page. What is not listed stays on the first page.
 SECTIONS = {
-    "Beside other tools": "compare.md",
     "More of the command line": "cli.md",
-    "Weights, state and changes": "state.md",
-    "Programs of the MLSDK": "mlsdk.md",
-    "A TPU without a TPU": "tpu.md",
-    "A plan for MN-Core 2": "plan.md",
-    "Rules of your own, passes one by one": "rules.md",
+    "Beside other tools": "compare.md",
     "Speed": "speed.md",
-    "What works": "status.md",
-    "Limits": "status.md",
+    "Limits": "limits.md",
 }
 
 # What users may import, by page section: module → names, or None for all that it defines.
@@ -85,6 +81,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """The links of a page that is a file of docs/."""
+    file = ROOT / "docs" / page.file.src_uri
+    return linked(markdown, file.parent) if file.exists() else markdown
+
+
 def pages() -> dict[str, str]:
     """File name → Markdown."""
     found = {name: linked(text) for name, text in readme_pages().items()}
@@ -116,21 +118,23 @@ def readme_pages() -> dict[str, str]:
     return found
 
 
-def linked(text: str) -> str:
-    """Links of a file in the root: to pictures and pages below docs/, and names of all other files."""
+def linked(text: str, folder: Path = ROOT) -> str:
+    """Links of a file in that folder: to pictures and pages below docs/, and names of all other files."""
     pages_of = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
     pages_of |= {"examples/tour.py": "tour.md"}
 
     def link(match: re.Match[str]) -> str:
         picture, label, target, title = match.groups()
-        if re.match(r"\w+:", target):
+        if re.match(r"\w+:|#", target):
             return match[0]
+        file = (folder / target.partition("#")[0]).resolve()
+        if not file.exists():
+            raise FileNotFoundError(f"a link to {target}, which does not exist")
+        target = file.relative_to(ROOT).as_posix()
         if target.startswith("docs/"):
             return f"{picture}[{label}]({target.removeprefix('docs/')})"
         if target in pages_of:
             return f"[{label}]({pages_of[target]})"
-        if not (ROOT / target).exists():
-            raise FileNotFoundError(f"a link to {target}, which does not exist")
         name = f"{target}::{title}" if title else target
         return f'<span data-file title="{html.escape(name)}">{label}</span>'
 

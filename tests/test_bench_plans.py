@@ -1,7 +1,7 @@
 """Promise: `pfvm bench --plan` compares schedulers where local memory is short. Its committed figures are those of its
-table and of README, and keep what was promised of them.
+table and of docs/plan.md, and keep what was promised of them.
 
-`python tests/test_bench_plans.py` writes the table, tools/bench/results/plans.md, and prints README's lines.
+`python tests/test_bench_plans.py` writes the table, tools/bench/results/plans.md, and prints the lines of docs/plan.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pfvm.tools.cli import run_command
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "tools" / "bench" / "results"
 REPORT: dict[str, Any] = json.loads((RESULTS / "plans.json").read_text()) if (RESULTS / "plans.json").exists() else {}
-committed = pytest.mark.skipif(not REPORT, reason="no plans.json: README has the command that makes it")
+committed = pytest.mark.skipif(not REPORT, reason="no plans.json: docs/plan.md has the command that makes it")
 
 CHAIN = """<ir_version: 10, opset_import: ["" : 21]>
 g (float[n,256] x) => (float[n,256] y) { a = Exp (x)  b = Neg (a)  c = Tanh (b)  d = Add (c, a)  e = Abs (d)
@@ -59,7 +59,7 @@ def lines() -> Iterator[str]:
 
 
 def quoted() -> Iterator[str]:
-    """README's table: geometric means."""
+    """The table of docs/plan.md: geometric means."""
     yield "| geometric mean of cycles | |"
     yield "|---|---|"
     for name, value in REPORT["geometric_means"].items():
@@ -67,9 +67,9 @@ def quoted() -> Iterator[str]:
 
 
 @committed
-def test_table_and_readme_quote_the_report() -> None:
+def test_table_and_guide_quote_the_report() -> None:
     assert "\n".join(lines()) + "\n" == (RESULTS / "plans.md").read_text()
-    assert "\n".join(quoted()) in (ROOT / "README.md").read_text()
+    assert "\n".join(quoted()) in (ROOT / "docs" / "plan.md").read_text()
 
 
 @committed

@@ -95,7 +95,9 @@ Raises E.
 
 
 def test_links_of_the_readme_lead_to_pages_or_say_the_file() -> None:
-    assert PAGES.linked("[a](CONTRIBUTING.md) ![b](docs/view/x.png)") == "[a](contributing.md) ![b](view/x.png)"
+    picture = "view/train-plan.png"
+    assert PAGES.linked(f"[a](CONTRIBUTING.md) ![b](docs/{picture})") == f"[a](contributing.md) ![b]({picture})"
+    assert PAGES.linked("[a](tpu.md) [b](../README.md)", ROOT / "docs") == "[a](tpu.md) [b](index.md)"
     assert 'title="tests/test_docs.py::test_x"' in PAGES.linked('[yes](tests/test_docs.py "test_x")')
     with pytest.raises(FileNotFoundError, match=r"none\.py"):
         PAGES.linked("[a](none.py)")

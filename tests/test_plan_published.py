@@ -1,4 +1,4 @@
-"""The published example, planned: the sample's blocks to the letter, and the README's table of what it takes."""
+"""The published example, planned: the sample's blocks to the letter, and the guide's table of what it takes."""
 
 import json
 import pathlib
@@ -68,7 +68,7 @@ def test_two_plans_are_the_same_bytes(tmp_path):
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
 
 
-def test_the_readme_has_these_figures(monkeypatch):
+def test_the_guide_has_these_figures(monkeypatch):
     """Of the evaluation step as examples/mnist.py compiles it, with its weights as state."""
     torch = pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
@@ -77,7 +77,7 @@ def test_the_readme_has_these_figures(monkeypatch):
 
     sample = {"x": torch.zeros(125, 1, 32, 32), "t": torch.zeros(125, dtype=torch.int64)}
     model = pfvm.compile(mnist_infer.make_eval_step(mnist_data.Mlp()), sample).model
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
     for scheduler in ("reuse_consecutive", "spill_opt"):
         report = json.loads(files_of(plan(model, {"scheduler": scheduler}))["report.json"])
         readings = report["readings"][0]["readings"]
@@ -86,5 +86,5 @@ def test_the_readme_has_these_figures(monkeypatch):
         cells += [report["lower_bound"]["cycles"]]
         cells += [busy[name] for name in ("DRAM→L2BM", "L2BM→L1BM", "L1BM→PE", "matrix", "matrix load", "vector")]
         row = " | ".join(f"{cell:,}" for cell in cells)
-        assert f"| `{scheduler}` | {row} |" in readme, row
-        assert f"{report['flops']:,} operations" in readme
+        assert f"| `{scheduler}` | {row} |" in page, row
+        assert f"{report['flops']:,} operations" in page

@@ -1,4 +1,4 @@
-"""Every command and program of the README runs as shown, and every file that it links to exists."""
+"""Every command and program of the README and of the guide runs as shown; every file that they link to exists."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import sys
 
 import pytest
 from pfvm.tools.cli import app
+from pfvm.tools.summary import per_pass
 from typer.testing import CliRunner
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]  # in one folder, the README first
 
 
 def _blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return [block for page in PAGES for block in re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)]
 
 
 def _commands(language: str) -> list[str]:
@@ -58,11 +60,32 @@ def test_the_flags_and_files_of_commands_that_take_minutes_exist() -> None:
                 assert (ROOT / file.format(model=name)).exists(), file
 
 
+def test_the_first_example_prints_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes, bytes and matches; seconds and differences are of one run."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from compile_file import made_up_net
+    from pfvm.compiler.driver import compile_model
+    from pfvm.compiler.importer import read_model
+    from pfvm.compiler.options import Options
+    from pfvm.runtime.ort import evaluate
+
+    result = compile_model(read_model(made_up_net()), Options(), evaluate=evaluate)
+    shown = re.search(r"```\n(\$ pfvm compile.*?)```", README, re.DOTALL)
+    assert shown is not None
+    nodes = result.summary()["nodes"]
+    assert f"{nodes[0]} → {nodes[1]} nodes" in shown[1]
+    for each in per_pass(result.passes):
+        if each.matches:
+            assert re.search(rf"^{each.name} +{each.matches} ", shown[1], re.MULTILINE), each
+
+
 def test_links_and_make_targets_exist() -> None:
-    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", README):
-        assert link.startswith("https://") or (ROOT / link).exists(), link
-    for pattern in re.findall(r"`(tests/[^`]*\*[^`]*)`", README):
-        assert list(ROOT.glob(pattern)), pattern
+    for page in PAGES:
+        text = page.read_text()
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+            assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name}: {link}"
+        for pattern in re.findall(r"`(tests/[^`]*\*[^`]*)`", text):
+            assert list(ROOT.glob(pattern)), f"{page.name}: {pattern}"
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^    make (\S+)", README, re.MULTILINE):
         assert f"\n{target}:" in makefile, target

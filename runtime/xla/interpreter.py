@@ -92,7 +92,7 @@ class Interpreter:
         if function is not None:
             return self.call(function, node, operands, scope)
         rule = lookup(node.domain, node.op_type, scope.opset(node.domain))
-        if rule is not None:
+        if rule is not None and rule.takes(node, operands):
             return self.apply(rule, node, operands, scope)
         function = self.schema_functions.get(node, scope.bound, scope.opset(node.domain), operands)
         if function is None:

@@ -15,25 +15,40 @@ import bisect
 import importlib
 import pkgutil
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
+
+import onnx_ir as ir
 
 from .schema_functions import schema_function_ops
 
 Place = Literal["device", "host", "control", "shape"]
 
 
+def _always(node: ir.Node, operands: Sequence[Any]) -> bool:
+    return True
+
+
 class Rule(NamedTuple):
+    """`takes(node, operands)`: whether the rule is for this form; others are lowered by the schema's function."""
+
     since: int
     function: Callable[..., Any]
     place: Place
+    takes: Callable[[ir.Node, Sequence[Any]], bool] = _always
 
 
 _RULES: dict[tuple[str, str], list[Rule]] = defaultdict(list)
 _loaded = False
 
 
-def register(*op_types: str, since: int = 1, domain: str = "", place: Place = "device") -> Callable[[Any], Any]:
+def register(
+    *op_types: str,
+    since: int = 1,
+    domain: str = "",
+    place: Place = "device",
+    takes: Callable[[ir.Node, Sequence[Any]], bool] = _always,
+) -> Callable[[Any], Any]:
     """Enter one rule for each of `op_types` from opset `since` on. Usable as a call or as a decorator."""
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,7 +56,7 @@ def register(*op_types: str, since: int = 1, domain: str = "", place: Place = "d
             rules = _RULES[domain, op_type]
             if any(rule.since == since for rule in rules):
                 raise ValueError(f"two rules for {domain or 'ai.onnx'}::{op_type} since {since}")
-            bisect.insort(rules, Rule(since, function, place), key=lambda rule: rule.since)
+            bisect.insort(rules, Rule(since, function, place, takes), key=lambda rule: rule.since)
         return function
 
     return enter

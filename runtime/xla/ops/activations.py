@@ -89,11 +89,11 @@ def swish(ctx: Context, node: ir.Node, x: Any) -> Any:
 
 
 def softmax(ctx: Context, node: ir.Node, x: Any) -> Any:
-    return _over_axis(ctx, x, _softmax)
+    return _over_axis(ctx, x, softmax_along)
 
 
 @functools.partial(jax.jit, static_argnames="axis")
-def _softmax(x: Any, axis: int) -> Any:
+def softmax_along(x: Any, axis: int) -> Any:
     powers = jnp.exp(_below_maximum(x, axis))
     return powers / jnp.sum(powers, axis, keepdims=True)
 

@@ -40,6 +40,15 @@ PV.bytes = (value) => {
     return `${Number(value.toFixed(value < 10 && step ? 2 : value < 100 && step ? 1 : 0))} ${units[step]}`;
 };
 
+// A size before and after: where both read the same, by how much it changed.
+PV.change = (before, after) => {
+    const [a, b] = [PV.bytes(before), PV.bytes(after)];
+    if (a !== b) return `${a} → ${b}`;
+    return before === after ? b : `${b} (${after < before ? '−' : '+'}${PV.bytes(Math.abs(after - before))})`;
+};
+
+PV.duration = (seconds) => (seconds < 1 ? `${PV.number(Math.round(seconds * 1e4) / 10)} ms` : `${PV.number(Math.round(seconds * 100) / 100)} s`);
+
 PV.table = (heads, rows) => PV.el('table', {},
     PV.el('thead', {}, PV.el('tr', {}, heads.map(([text, kind]) => PV.el('th', { class: kind, scope: 'col' }, text)))),
     PV.el('tbody', {}, rows.map((row) => PV.el('tr', {}, row.map((cell, i) => PV.el('td', { class: heads[i][1] }, cell ?? '–'))))));

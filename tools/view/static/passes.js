@@ -5,7 +5,7 @@ PV.tabs.push({ key: 'passes', title: 'Passes', show: (panel, data, state) => {
     const runs = data.passes.passes || [];
     const changed = runs.filter((run) => Object.keys(run.matches).length);
     const [nodes, size] = [data.passes.nodes, data.passes.bytes];
-    if (nodes) panel.append(PV.note(`${PV.number(nodes[0])} → ${PV.number(nodes[1])} nodes, ${PV.bytes(size[0])} → ${PV.bytes(size[1])} of constants, ${PV.number(data.passes.runs)} runs of passes in ${PV.number(data.passes.seconds)} s`));
+    if (nodes) panel.append(PV.note(`${PV.number(nodes[0])} → ${PV.number(nodes[1])} nodes, ${PV.change(size[0], size[1])} of constants, ${PV.number(data.passes.runs)} runs of passes in ${PV.duration(data.passes.seconds)}`));
     if (changed.length) {
         const through = (key) => [changed[0][`${key}_before`], ...changed.map((run) => run[`${key}_after`])];
         const names = ['start', ...changed.map((run) => `${run.round}/${run.name}`)];
@@ -15,14 +15,14 @@ PV.tabs.push({ key: 'passes', title: 'Passes', show: (panel, data, state) => {
     }
     const body = PV.el('tbody');
     const heads = [['Round', 'n'], ['Pass', ''], ['Matches', ''], ['Not done', ''], ['Nodes', 'n'], ['Bytes', 'n'], ['ms', 'n']];
-    const counts = (found) => Object.entries(found).map(([name, count]) => PV.el('div', {}, `${name} ×${count}`));
+    const counts = (found) => Object.entries(found).map(([name, count]) => PV.el('div', { class: name.length < 40 ? 'whole' : null }, `${name} ×${count}`));
     const draw = (all) => body.replaceChildren(...(all ? runs : changed).slice(0, 250).map((run) => {
         const key = `${run.round}/${run.name}`;
         const did = Object.keys(run.matches).length > 0;
         const row = PV.el('tr', {}, [run.round,
             did ? PV.el('button', { type: 'button', class: 'link', 'aria-expanded': 'false', onclick: (event) => toggle(row, key, event.currentTarget) }, run.name) : run.name,
             counts(run.matches), counts(run.rejected), `${run.nodes_before} → ${run.nodes_after}`,
-            run.bytes_before === run.bytes_after ? PV.bytes(run.bytes_after) : `${PV.bytes(run.bytes_before)} → ${PV.bytes(run.bytes_after)}`,
+            PV.change(run.bytes_before, run.bytes_after),
             (run.seconds * 1000).toFixed(2)].map((cell, i) => PV.el('td', { class: heads[i][1] }, cell)));
         return row;
     }));

@@ -6,6 +6,12 @@ PV.nice = (top) => {
     return [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].map((step) => step * unit).find((step) => step >= top * 0.999);
 };
 
+// The same for bytes, whose units are 1,024 apart.
+PV.niceBytes = (top) => {
+    const unit = 1024 ** Math.max(0, Math.floor(Math.log2(top || 1) / 10));
+    return Math.min(PV.nice(top / unit), 1024) * unit;
+};
+
 PV.canvas = (width, height, label) => {
     const svg = PV.svg('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': label });
     svg.style.maxWidth = `${width * 1.15}px`;
@@ -24,7 +30,8 @@ PV.steps = ({ label, series, names = null, format = PV.number, tone = 0, mark = 
     const count = Math.max(...series.map((each) => each.points.length), 1);
     let peak = mark ? mark.value : 0;
     for (const each of series) for (const value of each.points) peak = Math.max(peak, value);
-    const top = PV.nice(peak);
+    const nice = (format === PV.bytes ? PV.niceBytes : PV.nice)(peak);
+    const top = format === PV.number && nice % 2 === 1 ? nice + 1 : nice;  // the half of a count is one too
     const x = (i) => left + (W - left - 8) * (i / count);
     const y = (value) => H - bottom - (H - bottom - 12) * (value / top);
     for (const part of [0, 0.5, 1]) {
@@ -50,14 +57,14 @@ PV.steps = ({ label, series, names = null, format = PV.number, tone = 0, mark = 
 PV.bars = ({ label, values, format = PV.number, tone = 0, mark = null, most = 16 }) => {
     const sorted = Object.entries(values).sort((a, b) => b[1] - a[1]);
     const shown = sorted.slice(0, most);
-    const longest = Math.max(...shown.map(([name]) => Math.min(name.length, 34)), 8);
-    const [W, row, left] = [560, 22, 14 + longest * 6.4];
+    const longest = Math.max(...shown.map(([name]) => Math.min(name.length, 31)), 8);
+    const [W, row, left] = [560, 22, 18 + longest * 7.2];
     const H = shown.length * row + (mark ? 18 : 4);
     const svg = PV.canvas(W, H, label);
     const top = Math.max(...shown.map(([, value]) => value), mark ? mark.value : 0, 1e-30);
     const x = (value) => left + (W - left - 74) * (value / top);
     shown.forEach(([name, value], i) => {
-        const short = PV.short(name, 34);
+        const short = PV.short(name, 31);
         svg.append(PV.svg('text', { x: left - 8, y: i * row + 15, 'text-anchor': 'end', class: 'strong' }, short, PV.svg('title', {}, name)),
             PV.svg('rect', { class: `f${tone}`, x: left, y: i * row + 4, width: Math.max(1, x(value) - left), height: row - 8, rx: 2 }, PV.svg('title', {}, `${name}: ${format(value)}`)),
             PV.svg('text', { x: x(value) + 6, y: i * row + 15 }, format(value)));

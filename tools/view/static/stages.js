@@ -29,6 +29,9 @@ PV.moved = (node, own) => {
     return null;
 };
 
+// Does a stage say what its nodes were made of? Exported and compiled graphs do by their names.
+PV.saysOrigins = (stage) => stage.key !== 'planned' || stage.nodes.some((node) => node.from.length || node.source || PV.isMove(node));
+
 PV.nodeLabel = (node) => node.out.find(Boolean) || node.name || '';
 
 PV.tabs.push({ key: 'stages', title: 'Stages', fill: true, show: (panel, data, state) => {
@@ -60,7 +63,7 @@ PV.tabs.push({ key: 'stages', title: 'Stages', fill: true, show: (panel, data, s
             const shown = found.slice(0, 12);
             return [PV.el('dt', {}, other.title), PV.el('dd', {}, found.length ? [PV.el('span', { class: 'note' }, why), shown.map((target) =>
                 PV.el('div', {}, PV.el('button', { type: 'button', class: 'link', onclick: () => open(other, target) }, `${target.op} ${PV.nodeLabel(target)}`))),
-            found.length > 12 ? PV.el('span', { class: 'note' }, `and ${found.length - 12} more`) : null] : 'nothing left of it')];
+            found.length > 12 ? PV.el('span', { class: 'note' }, `and ${found.length - 12} more`) : null] : PV.saysOrigins(other) ? 'nothing left of it' : 'not said: the schedule of this compiler names no origins')];
         });
         const row = (name, value) => (value ? [PV.el('dt', {}, name), PV.el('dd', {}, value)] : null);
         detail.replaceChildren(PV.el('h3', {}, `${node.op} ${node.name}`), PV.el('dl', {},

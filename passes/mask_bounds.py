@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from . import uniform
 from .matching import number
 from .rewriter import Rewriter
 from .view import constant
@@ -135,7 +136,10 @@ def is_causal(shown: np.ndarray) -> bool:
 
 
 def _first(value: ir.Value | None, rw: Rewriter) -> np.ndarray | None:
-    """The constant that the value is, or is the first rows and columns of, seen from the last two axes."""
+    """The constant that the value is, or is the first rows and columns of, seen from the last two axes.
+
+    A triangle of equal numbers, of whatever size, is the first rows and columns of a larger one.
+    """
     node = rw.producer(value, "Slice")
     while value is not None and node is not None and constant(value) is None:
         view, shape = rw.view(node), value.shape
@@ -149,4 +153,17 @@ def _first(value: ir.Value | None, rw: Rewriter) -> np.ndarray | None:
             return None
         value = node.inputs[0]
         node = rw.producer(value, "Slice")
-    return constant(value)
+    known = constant(value)
+    return _triangle(value, rw) if known is None else known
+
+
+def _triangle(value: ir.Value | None, rw: Rewriter) -> np.ndarray | None:
+    """Trilu of equal numbers, for three positions."""
+    node = rw.producer(value, "Trilu")
+    filled = uniform.value(node.inputs[0], rw) if node is not None else None
+    shift = 0.0 if node is not None and (len(node.inputs) < 2 or node.inputs[1] is None) else None
+    shift = number(node.inputs[1]) if node is not None and shift is None else shift
+    if node is None or filled is None or shift not in (-1.0, 0.0, 1.0):
+        return None
+    cut = np.triu if rw.view(node).attr("upper") == 1 else np.tril
+    return cut(np.full((3, 3), filled), int(shift))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
-from .dims import same_dims
+from .dims import same_dims, static_shape
 from .dtypes import FLOATS
 from .matching import either_way, only_reader
 from .rewriter import Rewriter
@@ -23,6 +24,8 @@ _INTEGERS = frozenset(
 )
 _FLOATS = {ir.DataType.FLOAT16: 1, ir.DataType.FLOAT: 2, ir.DataType.DOUBLE: 3}
 """Each holds what those before it hold."""
+_SMALL = 64
+"""Elements of a constant that may replace a node."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +117,19 @@ def plus_negative(node: ir.Node, rw: Rewriter) -> bool:
         rw.replace(node, rw.op(op_type, kept, inner.inputs[0], at=node).outputs[0])
         return True
     return False
+
+
+@rule("Sub")
+def minus_itself(node: ir.Node, rw: Rewriter) -> bool:
+    """n − n → 0, for integers of known shape: where a slice starts that has as many positions as there are."""
+    first, dims = node.inputs[0], static_shape(node.outputs[0])
+    if first is None or first is not node.inputs[1] or first.dtype not in _INTEGERS:
+        return False
+    if dims is None or math.prod(dims) > _SMALL:
+        return rw.reject("minus_itself", "the shape is not known, or large")
+    assert first.dtype is not None
+    zeros = np.zeros(dims, first.dtype.numpy())
+    return forward(node, rw, rw.constant(zeros, f"{node.outputs[0].name}_zero", node), "minus_itself")
 
 
 _OPPOSITE = {"Less": "GreaterOrEqual", "Greater": "LessOrEqual", "GreaterOrEqual": "Less", "LessOrEqual": "Greater"}

@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from . import uniform
-from .dims import same_dims
+from .dims import same_dims, static_shape
+from .matching import either_way
 from .rewriter import Rewriter
 from .rules import apply_rules, forward, rule, rules_in
 from .view import constant
@@ -58,6 +59,60 @@ def where_decided(node: ir.Node, rw: Rewriter) -> bool:
         return _forward(node, yes, rw, "where_decided")
     known = uniform.value(condition, rw)
     return known is not None and _forward(node, yes if known else no, rw, "where_decided")
+
+
+_SIZES = frozenset({"Shape", "Size"})
+_ONE_OF = frozenset({"Gather", "Slice", "Unsqueeze", "Squeeze", "Reshape", "Identity"})
+
+
+@rule("Where")
+def where_size_is_given(node: ir.Node, rw: Rewriter) -> bool:
+    """Where(Equal(s, −1), given, s) of a Concat s of sizes and constants → s with `given` where the constants are −1.
+
+    Exporters write it for a target of Expand, whose −1 keeps a dim. A size is never negative.
+    """
+    equal, sizes = rw.producer(node.inputs[0], "Equal"), node.inputs[2]
+    concat = rw.producer(sizes, "Concat")
+    if equal is None or concat is None or sizes is None or sizes.shape is None or len(sizes.shape) != 1:
+        return False
+    total, given = sizes.shape[0], constant(node.inputs[1])
+    excluded = next((constant(by) for own, by in either_way(equal) if own is sizes), None)
+    if excluded is None or given is None or not isinstance(total, int) or sizes.dtype != ir.DataType.INT64:
+        return False
+    if any(array.shape not in ((), (1,), (total,)) for array in (excluded, given)):
+        return False
+    excluded, given = np.broadcast_to(excluded, total), np.broadcast_to(given, total)
+    parts, at = list[ir.Value | np.ndarray](), 0
+    for part in concat.inputs:
+        known, count = constant(part), static_shape(part) if part is not None else None
+        if part is None or count is None:
+            return rw.reject("where_size_is_given", "the number of a part is not known")
+        here = slice(at, at + count[0])
+        at += count[0]
+        if known is not None:
+            parts.append(np.where(known == excluded[here], given[here], known))
+        elif bool((excluded[here] < 0).all()) and _is_size(part, rw):
+            parts.append(part)
+        else:
+            return rw.reject("where_size_is_given", "a part is no size, or sizes are replaced")
+    name = f"{node.outputs[0].name}_part"
+    values = [rw.constant(part, name, node) if isinstance(part, np.ndarray) else part for part in parts]
+    rw.replace(node, rw.op("Concat", *values, at=node, axis=0).outputs[0])
+    return True
+
+
+def _is_size(value: ir.Value, rw: Rewriter) -> bool:
+    """Whether it is dims of a shape, picked and viewed."""
+    node = value.producer()
+    for _ in range(8):
+        if node is None or not rw.is_standard(node):
+            return False
+        if node.op_type in _SIZES:
+            return True
+        if node.op_type not in _ONE_OF or node.inputs[0] is None:
+            return False
+        node = node.inputs[0].producer()
+    return False
 
 
 @rule("And")

@@ -298,3 +298,18 @@ def test_any_length_of_what_hides_the_future(names: str) -> None:
         assert_same_numbers(model(text), compiled, [feeds])
     rows = where("r, t, low", LOWEST, THREE.replace("L", "S"), first)
     assert NEW not in ops(run_passes(rows, PASS))
+
+
+@pytest.mark.parametrize(
+    ("mask", "fits"), [("Trilu(low, diag)", True), ("Trilu<upper=0>(low, diag)", False), ("Trilu(low)", False)]
+)
+def test_a_triangle_of_any_length(mask: str, fits: bool) -> None:
+    """As models that take any length write what hides the future."""
+    fill = f"low = ConstantOfShape <value = float[1] {{{LOWEST}}}> (ns)"
+    lines = f"shape = Shape(q) n = Slice(shape, k1, k2) ns = Concat<axis=0>(n, n) {fill} mask = {mask}"
+    text = graph(f"{lines} {heads(MASKED)}", THREE.replace("L", "S")).replace(
+        "float one", "int64 diag = {1}, float one"
+    )
+    compiled = run_passes(text, PASS, "eliminate-dead-code")
+    assert ops(compiled) == [NEW, "Reshape"] if fits else NEW not in ops(compiled)
+    assert_same_numbers(model(text), compiled)

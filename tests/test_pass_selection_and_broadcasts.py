@@ -108,3 +108,28 @@ def test_in_a_loop_body() -> None:
     compiled = run_passes(text, *SELECT)
     assert [n.op_type for n in compiled.graph.node[0].attribute[0].g.node] == ["Identity", "Where"]
     assert_same_numbers(model(text), compiled)
+
+
+SIZES = """<ir_version: 8, opset_import: ["" : 17]>
+agraph (float[N,3,4] x, float[1,3,1] w) => (float[N,3,4] y)
+<int64[1] k0 = {{0}}, int64[1] k1 = {{1}}, int64[1] n = {{{first}}}, int64[1] m = {{-1}}, int64[1] four = {{4}},
+ int64[3] none = {{{none}}}, int64[3] ones = {{1, 1, 1}}> {{
+  shape = Shape(x) {size} s = Concat<axis=0>({parts}) q = Equal(s, none) t = Where(q, ones, s) e = Expand(w, t)
+  y = Add(x, e) }}"""
+PICKED = "b = Slice(shape, k0, k1)"
+
+
+@pytest.mark.parametrize(
+    ("size", "parts", "none", "goes"),
+    [
+        (PICKED, "b, m, four", "-1, -1, -1", True),
+        ("g = Gather(shape, k0) h = Squeeze(g, k0) b = Unsqueeze(h, k0)", "b, m, four", "-1, -1, -1", True),
+        (PICKED, "b, m, four", "1, -1, -1", False),
+        (f"{PICKED} d = Sub(b, k1) b2 = Add(d, k1)", "b2, m, four", "-1, -1, -1", False),
+    ],
+)  # fmt: skip
+def test_sizes_that_a_target_gives(size: str, parts: str, none: str, goes: bool) -> None:
+    text = SIZES.format(first=3, size=size, parts=parts, none=none)
+    compiled = run_passes(text, *SELECT)
+    assert ("Where" not in ops(compiled)) == goes
+    assert_same_numbers(model(text), compiled)

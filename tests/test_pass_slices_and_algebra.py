@@ -144,3 +144,14 @@ def test_not_a_number_and_infinity_stay(name: str) -> None:
 def test_a_truth_as_text_is_not_its_number_as_text() -> None:
     text = "agraph (bool[4] x) => (string[4] y) { n = Cast <to = 7> (x) y = Cast <to = 8> (n) }"
     assert ops(run_passes(text, "simplify-algebra")) == ["Cast", "Cast"]
+
+
+@pytest.mark.parametrize(("kind", "goes"), [("int64", True), ("int32", True), ("float", False)])
+def test_what_is_taken_from_itself(kind: str, goes: bool) -> None:
+    text = f"agraph ({kind}[3] n) => ({kind}[3] y) {{ a = Abs(n) b = Sub(a, a) y = Add(n, b) }}"
+    compiled = run_passes(text, "simplify-algebra", "eliminate-dead-code")
+    assert ("Sub" not in ops(compiled)) == goes
+    assert_same_numbers(model(text), compiled)
+    for other in (f"agraph ({kind}[N] n) => ({kind}[N] y) {{ y = Sub(n, n) }}",
+                  f"agraph ({kind}[3] n, {kind}[3] m) => ({kind}[3] y) {{ y = Sub(n, m) }}"):  # fmt: skip
+        assert ops(run_passes(other, "simplify-algebra")) == ["Sub"]

@@ -188,14 +188,14 @@ def _command(name: str, command: Any, examples: dict[str, tuple[str, ...]]) -> I
 def passes() -> str:
     """Every pass: what it does, before and after, its options, and the levels that run it."""
     from pfvm.passes import pipeline
+    from pfvm.tools.listing import pass_entry, when
 
     lines = ["# Passes\n", "In the order in which they run, round after round until one changes nothing.", ""]
     lines += ["`-p NAME{option=value}` adds a pass or sets its options, `--disable NAME` leaves one out.", ""]
     for name in pipeline.REGISTRY:
         cls = pipeline.load(name)
         summary, _, rest = (cls.__doc__ or "").strip().partition("\n")
-        levels = ", ".join(f"-O{level}" for level, names in pipeline.LEVELS.items() if name in names)
-        lines += [f"## {name}\n", f"{summary}\n", f"Runs at: {levels or '`-p` only'}.\n"]
+        lines += [f"## {name}\n", f"{summary}\n", f"Runs with: `{when(pass_entry(name))}`.\n"]
         lines += _prose_and_drawings(_dedented(rest))
         options = [
             f"| `{f.name}` | `{f.type}` | `{'required' if f.default is dataclasses.MISSING else f.default}` |"

@@ -12,7 +12,7 @@ def test_listings(pfvm: Pfvm) -> None:
     passes = pfvm("passes").out
     assert all(name in passes for name in pipeline.REGISTRY)
     assert "slack=1024" in passes
-    assert passes.split("\n")[0].split() == ["pass", "levels", "options", "what", "it", "does"]
+    assert passes.split("\n")[0].split() == ["pass", "when", "options", "what", "it", "does"]
     assert all(line == line.rstrip() for line in passes.splitlines())
     devices = pfvm("devices").out
     assert "pfvm:cpu" in devices

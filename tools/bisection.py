@@ -39,11 +39,11 @@ def bisect(
     atol: Annotated[float, typer.Option("--atol", min=0, help="As in check.")] = 1e-5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Find the first rewrite that changes numbers or breaks the file; exit with 1 if there is one.
+    """Find the first rewrite that changes numbers or breaks a file.
 
-    Writes a few nodes that show it, with their inputs, and prints the command that repeats it. Compared is with ONNX
-    Runtime without optimizations, as by `pfvm check`; broken is also what onnx's checker refuses, another signature,
-    and a pass that crashes.
+    Exits with 1 if there is one. Writes a few nodes that show it, with their inputs, and prints the command that
+    repeats it. Compared is with ONNX Runtime without optimizations, as by `pfvm check`; broken is also what onnx's
+    checker refuses, another signature, and a pass that crashes.
     """
     given = {"opt_level": opt_level, "passes": passes, "disable": disable, "rules": rules, "max_growth": max_growth,
              "fused_ops": fused_ops, "target": target}  # fmt: skip

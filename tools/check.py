@@ -151,7 +151,11 @@ def check_files(
         raise OptionError("--mesh and --shard are for xla devices, and neither --device-a nor --device-b is one")
     if ".py:" in str(model):
         if other is not None or inputs is not None:
-            raise OptionError("a PyTorch function is compared with its own graph, on its own sample")
+            given = "the other model" if other is not None else "--inputs"
+            raise OptionError(
+                f"a PyTorch function is compared with its own graph, on its own sample: leave out {given}; "
+                "two files are compared by pfvm check A.onnx B.onnx"
+            )
         settings = Settings(
             device_b,
             device_b,

@@ -40,11 +40,12 @@ def diff(
     ] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, complete.")] = False,
 ) -> None:
-    """Show what is different between two files; exit with 1 if anything is.
+    """Show what is different between two files.
 
-    Compared are signature, versions, metadata, constants, and nodes by what they compute and how that is used, bodies
-    and functions included. Two files that differ in the names of inner values and nodes alone are equal. Node metadata,
-    doc strings of nodes and declared shapes of inner values are not compared. `pfvm check` compares numbers.
+    Exits with 1 if anything is. Compared are signature, versions, metadata, constants, and nodes by what they compute
+    and how that is used, bodies and functions included. Two files that differ in the names of inner values and nodes
+    alone are equal. Node metadata, doc strings of nodes and declared shapes of inner values are not compared. `pfvm
+    check` compares numbers.
     """
     with working(f"comparing {first} and {second}"):
         found = compare(first, second, names)

@@ -35,10 +35,10 @@ def explain(
     target: Annotated[str | None, typer.Option("--target", help="As in compile.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Tell which rules were tried at a node, why each was refused, and what became of it.
+    """Tell which rules were tried at a node, and why each was refused.
 
-    The model is compiled for that, and nothing is written. In a compiled file, NODE may also be the name that a node
-    had before: then the nodes that were made of it are explained.
+    Also what became of it. The model is compiled for that, and nothing is written. In a compiled file, NODE may also
+    be the name that a node had before: then the nodes that were made of it are explained.
     """
     from pfvm.compiler.driver import compile_model
     from pfvm.compiler.importer import read_model

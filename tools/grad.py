@@ -21,4 +21,6 @@ def grad(model: Path, output: Path, shapes: Sequence[str], settings: Mapping[str
     step = read_model(output)
     trained = [e.name for e in read_manifest(step) if e.kind == "param" and e.output]
     numbers = sum(v.const_value.size for n in trained if (v := step.graph.initializers[n]).const_value is not None)
-    return f"{output}: {len(trained)} parameters ({numbers:,} numbers), {len(step.graph)} nodes"
+    roots = (step.graph, *(function.graph for function in step.functions.values()))  # as compile counts them
+    nodes = sum(1 for root in roots for _ in root.all_nodes())
+    return f"{output}: {len(trained)} parameters ({numbers:,} numbers), {nodes} nodes"

@@ -19,17 +19,17 @@ from .official_failures import KNOWN_FAILURES, Failure
 def print_passes(as_json: bool = False) -> None:
     """Each pass with the levels that run it, its options with defaults, and what it does.
 
-    As JSON: [{"name", "levels": [int], "options": {name: default}, "summary"}], in the order in which they run.
+    As JSON: [{"name", "levels": [int], "target", "options": {name: default}, "summary"}], in the order in which they
+    run; target is the runtime for which alone a pass writes, or null.
     """
     found = [pass_entry(name) for name in pipeline.REGISTRY]
     if as_json:
         print_json(found)
         return
-    rows = table("pass", "levels", "options", "what it does")
+    rows = table("pass", "when", "options", "what it does")
     for each in found:
-        levels = ",".join(f"O{level}" for level in each["levels"])
         options = ", ".join(f"{name}={default}" for name, default in each["options"].items())
-        rows.add_row(each["name"], levels or "-p only", options or "-", each["summary"])
+        rows.add_row(each["name"], when(each), options or "-", each["summary"])
     out().print(rows)
 
 
@@ -39,9 +39,17 @@ def pass_entry(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "levels": [level for level, names in pipeline.LEVELS.items() if name in names],
+        "target": next((target for target, names in pipeline.TARGETS.items() if name in names), None),
         "options": dict(option.split("=", 1) for option in options),
         "summary": summary,
     }
+
+
+def when(entry: dict[str, Any]) -> str:
+    """What makes a pass run: O1,O2 are levels; a pass of no level and no target runs where -p names it."""
+    if entry["target"] is not None:
+        return {"tpu": "xla:tpu"}.get(entry["target"], f"--target {entry['target']}")
+    return ",".join(f"O{level}" for level in entry["levels"]) or "-p only"
 
 
 def describe_pass(name: str) -> tuple[list[str], str]:

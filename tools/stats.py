@@ -44,10 +44,10 @@ def stats(
     largest: Annotated[int, typer.Option("--largest", min=0, help="How many of the largest constants to list.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Show operators, flops, parameters, dynamic dims, control flow and largest tensors.
+    """Show operators, flops, parameters, dims and largest tensors.
 
-    Several models stand side by side. Weights are not read. A flop is an addition or a multiplication; what only moves
-    data counts nothing.
+    Control flow, too; several models stand side by side. Weights are not read. A flop is an addition or a
+    multiplication; what only moves data counts nothing.
     """
     found = []
     with working("counting"):

@@ -36,8 +36,8 @@ from .tensor_data import TensorDataMode
 
 DATA_DEPENDENT = (
     "Python needs the value of a tensor here (if/while/assert on a tensor, .item(), int(), float(), .tolist(), "
-    ".numpy()), but a captured function has no values yet; write torch.where(condition, a, b), or "
-    "return the tensor and ask for its value after the call"
+    ".numpy()), but a captured function has no values yet; write torch.where(condition, a, b) or "
+    "torch.cond, or return the tensor and ask for its value after the call"
 )
 DYNAMIC_SHAPE = (
     "the shape of this result depends on the data; keep a fixed shape, for example torch.where(mask, x, 0) "

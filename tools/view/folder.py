@@ -89,7 +89,9 @@ def open_folder(path: Path) -> Folder:
         return Folder(path, STAGES)
     others = sorted(path.glob("*.onnx"))
     if not others:
-        raise OptionError(f"{path}: no .onnx file in this directory")
+        raise OptionError(
+            f"{path}: no .onnx file in this directory; pfvm compile MODEL --artifacts DIR makes one to view"
+        )
     return Folder(path, tuple(StageFile(f"file{i}", file.name, file.name) for i, file in enumerate(others)))
 
 

@@ -165,8 +165,10 @@ def _mend_slice(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     if data is None or data.shape is None or out.shape is None:
         return
     cuts = View(node, context.opset).cuts()
-    if cuts is None:
-        return  # the library follows run-time bounds only as new symbols
+    if cuts is None:  # the library follows run-time bounds as new symbols, but takes run-time axes for none
+        if any(value is not None and constant_tensor(value) is None for value in node.inputs[3:]):
+            out.shape = ir.Shape([context.new_symbolic_dim() for _ in out.shape])
+        return
     dims = list(out.shape)
     for axis, start, end, step in cuts:
         size = data.shape[axis]

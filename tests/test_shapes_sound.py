@@ -159,6 +159,15 @@ def test_symbolic_shapes_hold_the_real_ones(op: str) -> None:
             "[n,12*m]",
             id="a dim that is a product",
         ),
+        *(
+            pytest.param(
+                f'<ir_version: 8, opset_import: ["" : 17]> g (float[2,3,4] x, int64[1] k) => (float[a,b,c] y) '
+                f"<int64[1] one = {{1}}, int64[1] two = {{2}}> {{ y = Slice(x, one, two, {operands}) }}",
+                "[_d0,_d1,_d2]",
+                id=f"Slice with {what} that only a run knows",
+            )
+            for what, operands in (("an axis", "k"), ("a step", "two, k"))
+        ),
     ],
 )
 def test_shapes_of_forms_that_few_know(text: str, expected: str | None) -> None:

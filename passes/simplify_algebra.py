@@ -84,7 +84,9 @@ def cast_of_cast(node: ir.Node, rw: Rewriter) -> bool:
     source, middle = (inner.inputs[0], inner.outputs[0].dtype) if inner is not None else (None, None)
     if inner is None or source is None or middle is None:
         return False
-    if not _keeps(source.dtype, middle) or (source.dtype == ir.DataType.BOOL and out.dtype == ir.DataType.STRING):
+    # A truth is no number as text, and a float's shortest digits are not those of the double that it is.
+    as_text = out.dtype == ir.DataType.STRING and source.dtype not in _INTEGERS
+    if as_text or not _keeps(source.dtype, middle):
         return rw.reject("cast_of_cast", "the inner Cast does not keep every value")
     if source.dtype == out.dtype:
         return forward(node, rw, source, "cast_of_cast")

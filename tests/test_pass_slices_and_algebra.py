@@ -141,9 +141,10 @@ def test_not_a_number_and_infinity_stay(name: str) -> None:
     assert_same_numbers(model(text), run_passes(text, ALGEBRA), [feeds])
 
 
-def test_a_truth_as_text_is_not_its_number_as_text() -> None:
-    text = "agraph (bool[4] x) => (string[4] y) { n = Cast <to = 7> (x) y = Cast <to = 8> (n) }"
-    assert ops(run_passes(text, "simplify-algebra")) == ["Cast", "Cast"]
+@pytest.mark.parametrize(("kind", "wider", "stays"), [("bool", 7, True), ("float", 11, True), ("int32", 7, False)])
+def test_a_truth_or_a_fraction_as_text_is_not_its_wider_number_as_text(kind: str, wider: int, stays: bool) -> None:
+    text = f"agraph ({kind}[4] x) => (string[4] y) {{ n = Cast <to = {wider}> (x) y = Cast <to = 8> (n) }}"
+    assert ops(run_passes(text, "simplify-algebra", "eliminate-dead-code")) == ["Cast"] * (1 + stays)
 
 
 @pytest.mark.parametrize(("kind", "goes"), [("int64", True), ("int32", True), ("float", False)])

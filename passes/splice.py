@@ -9,7 +9,7 @@ import onnx_ir as ir
 from .effects import bodies
 from .rewriter import Rewriter
 from .tensor_bytes import content
-from .view import renamed
+from .view import constant_tensor, renamed
 
 
 def splice(body: ir.Graph, at: ir.Node, formals: Mapping[ir.Value, ir.Value], rw: Rewriter) -> list[ir.Value]:
@@ -30,6 +30,10 @@ class _Copier:
         for value in body.initializers.values():
             self.values[value] = self.rw.constant(own_tensor(content(value)), str(value.name), self.at)
         for node in body:
+            tensor = constant_tensor(node.outputs[0]) if node.outputs else None
+            if tensor is not None and not self.rw.in_function(self.at):  # as the importer has them
+                self.values[node.outputs[0]] = self.rw.constant(own_tensor(tensor), str(node.outputs[0].name), self.at)
+                continue
             attributes = [self._attribute(attr) for attr in node.attributes.values()]
             copied = copy_node(node, self._read(node), attributes, self.at, self.rw)
             copied.metadata_props.update(node.metadata_props)

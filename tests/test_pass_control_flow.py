@@ -183,3 +183,14 @@ def test_a_body_s_own_constants_come_along() -> None:
     compiled = run_passes(proto, "simplify-if")
     assert ops(compiled) == ["Mul"]
     assert_same_numbers(proto, compiled)
+
+
+def test_a_constant_of_a_branch_in_an_old_file_is_an_initializer_once_it_is_outside() -> None:
+    text = """<ir_version: 3, opset_import: ["" : 11]> agraph (float[2] x) => (float[2] y) {
+        c = Constant <value = bool {1}> ()
+        y = If (c) <then_branch = g () => (float[2] p) { k = Constant <value = float[2] {1.0, 2.0}> () p = Sub(x, k) },
+                    else_branch = g () => (float[2] q) { q = Neg(x) }> }"""
+    compiled = run_passes(text)
+    assert ops(compiled) == ["Sub"]
+    assert_same_numbers(model(text), compiled)
+    assert run_passes(compiled) == compiled

@@ -113,9 +113,11 @@ EXAMPLES: dict[str, str | onnx.ModelProto] = {
          int64[1] zero = {0}, int64[1] two = {2}, int64[1] four = {4}, int64[1] last = {3}> {
         a = Mul(x, c) h = Slice(x, two, four, last) l = Slice(x, zero, two, last) n = Neg(h) t = Concat<axis=3>(n, l)
         b = Mul(t, s) r = Add(a, b) y = Abs(r) }""",
-    "ort-attention": """<ir_version: 10, opset_import: ["" : 23]>
-        agraph (float[1,2,3,4] q, float[1,2,5,4] l, float[1,2,5,4] v) => (float[1,2,3,4] y) <float s = {0.5}> {
-        k = Transpose<perm=[0,1,3,2]>(l) m = MatMul(q, k) n = Mul(m, s) p = Softmax(n) o = MatMul(p, v) y = Neg(o) }""",
+    "ort-attention": """agraph (float[1,3,4] q, float[1,5,4] k, float[1,5,4] v) => (float[1,3,4] y)
+        <float h = {0.5}, int64[4] apart = {0, 0, 2, 2}, int64[3] joined = {0, 0, 4}> {
+        qa = Reshape(q, apart) ka = Reshape(k, apart) va = Reshape(v, apart) qh = Transpose<perm=[0,2,1,3]>(qa)
+        kh = Transpose<perm=[0,2,3,1]>(ka) vh = Transpose<perm=[0,2,1,3]>(va) m = MatMul(qh, kh) n = Mul(m, h)
+        p = Softmax(n) o = MatMul(p, vh) t = Transpose<perm=[0,2,1,3]>(o) r = Reshape(t, joined) y = Neg(r) }""",
     "ort-pad-products": onnx.helper.make_model(WIDE, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8),
     "fuse-conv": NORMALIZED,
     "fuse-scale": """agraph (float[2,3] x) => (float[2,2] y)

@@ -1,0 +1,206 @@
+"""`pfvm bench --tpu`: what nets take on a TPU as ONNX files through pfvm, and by hand in JAX.
+
+Nothing runs: both are compiled by libtpu at full effort, in one run, and both totals are the same estimate of cycles
+(runtime/xla/cycles.py). Of the forms by hand (baselines/tpu_nets.py) the one of fewest cycles counts.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pfvm.compiler.options import parse
+from pfvm.errors import MissingExtraError, OptionError, PfvmError
+from pfvm.runtime.api import compile_source
+from pfvm.tools.console import err, out, table
+
+from . import machine
+from .files import write
+
+Forms = Callable[[], Mapping[str, Any]]
+
+
+class Yardstick(NamedTuple):
+    """A net, the topology that it is compiled for, and its batch."""
+
+    net: str
+    topology: str
+    batch: int
+
+    @property
+    def shape(self) -> str:
+        """Of its input, as --shape has it."""
+        return f"x={self.batch},128" if self.net == "bert" else f"x={self.batch},3,224,224"
+
+
+YARDSTICKS = (
+    Yardstick("resnet50", "v5e:1x1", 8),
+    Yardstick("bert", "v5e:1x1", 8),
+    Yardstick("vgg19", "v2:1x1", 100),
+    Yardstick("vgg19", "v5e:1x1", 100),
+)
+
+
+class TpuRequest(NamedTuple):
+    """The command's options. nets: names of yardsticks, none: all. dtypes: what products are computed in."""
+
+    nets: Sequence[Path | str] = ()
+    json_file: Path | None = None
+    effort: str = "full"
+    timeout: float = 3600.0
+    dtypes: Sequence[str] = ("float32", "bfloat16")
+    command: Sequence[str] = ()
+
+
+def bench_tpu(request: TpuRequest) -> dict[str, Any]:
+    """Compiles, prints a table, writes the JSON file after each net, and returns what is in it.
+
+    Raises OptionError for a net that there is not, MissingExtraError without libtpu, what compiling raises, and
+    PfvmError (after the table) where one of the two has no total.
+    """
+    names = [str(net) for net in request.nets]
+    known = list(dict.fromkeys(each.net for each in YARDSTICKS))
+    for name in names:
+        if name not in known:
+            raise OptionError(f"bench --tpu {name}: no such net; there are {', '.join(known)}")
+    report: dict[str, Any] = {
+        "command": list(request.command),
+        "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {**machine.versions(["pfvm", "jax", "torch"]), "libtpu": _libtpu()},
+        "effort": request.effort,
+        "rows": [],
+    }
+    with tempfile.TemporaryDirectory(prefix="pfvm-bench-") as folder:
+        for each in YARDSTICKS:
+            if names and each.net not in names:
+                continue
+            file = _exported(each.net, Path(folder))
+            for dtype in request.dtypes:
+                measured = compare(file, each.topology, (each.shape,), dtype, _forms(each, dtype), request)
+                report["rows"].append({"net": each.net, "batch": each.batch, **measured})
+                _save(report, request)
+    _print(report)
+    lacking = [row["net"] for row in report["rows"] if row["ratio"] is None]
+    if lacking:
+        raise PfvmError(f"bench --tpu: no total of {', '.join(dict.fromkeys(lacking))}; see above")
+    return report
+
+
+def compare(
+    file: Path, topology: str, shapes: Sequence[str], dtype: str, forms: Forms, request: TpuRequest
+) -> dict[str, Any]:
+    """One row: an ONNX file compiled by pfvm, and the forms by hand (name → what `tpu_compiler.compile_for` takes).
+
+    dtype: "float32" (in a TPU's default precision) or "bfloat16".
+    """
+    err().print(f"{file.stem} for {topology} in {dtype}")
+    ours = _ours(file, topology, shapes, dtype, request)
+    by_hand = {name: _by_hand(form, topology, request) for name, form in forms().items()}
+    totals = {name: each["cycles"] for name, each in by_hand.items() if each["cycles"] is not None}
+    best = min(totals, key=totals.__getitem__, default=None)
+    counted = ours["cycles"] is not None and len(totals) == len(by_hand)
+    return {
+        "topology": topology,
+        "dtype": dtype,
+        "pfvm": ours,
+        "jax": {"form": best, "forms": by_hand},
+        "ratio": ours["cycles"] / totals[best] if counted and best is not None else None,
+    }
+
+
+def _ours(file: Path, topology: str, shapes: Sequence[str], dtype: str, request: TpuRequest) -> dict[str, Any]:
+    device, reports = f"xla:tpu@{topology}", {}
+    start = time.perf_counter()
+    options = parse(
+        device=device, shape=shapes, bf16=dtype == "bfloat16", effort=request.effort, timeout=request.timeout
+    )
+    compile_source(file, options, reports)
+    report = reports[device]
+    return {
+        "cycles": report["vsm_cycles"],
+        "missing": report["cycles_missing"],
+        "modelled": report["modelled_cycles"],
+        "flops": report["flops"],
+        "hbm_bytes": report["peak_memory"]["HBM"]["bytes_per_cell"],
+        "forms": report["forms"],
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def _by_hand(form: Any, topology: str, request: TpuRequest) -> dict[str, Any]:
+    from pfvm.runtime.topology import parse_topology
+    from pfvm.runtime.xla.cycles import estimate
+    from pfvm.runtime.xla.tpu_compiler import check_effort, compile_for
+    from pfvm.runtime.xla.tpu_report import judged
+
+    chosen = parse_topology(topology)
+    program = compile_for(chosen, form, check_effort(request.effort), request.timeout)
+    found = estimate(program.hlo)
+    cycles, missing = judged(found, chosen.chip)
+    return {
+        "cycles": cycles,
+        "missing": missing,
+        "modelled": found.modelled,
+        "flops": found.total_flops,
+        "hbm_bytes": program.memory.get("peak_memory_in_bytes"),
+        "seconds": round(program.seconds, 1),
+    }
+
+
+def _forms(each: Yardstick, dtype: str) -> Forms:
+    def make() -> Mapping[str, Any]:
+        from .baselines import tpu_nets
+
+        return {name: tpu_nets.lowered(form) for name, form in tpu_nets.NETS[each.net](each.batch, dtype).items()}
+
+    return make
+
+
+def _exported(net: str, folder: Path) -> Path:
+    """The ONNX file, written by a process that has torch."""
+    path = folder / f"{net}.onnx"
+    if not path.exists():
+        command = [sys.executable, "-m", "pfvm.tools.bench.baselines.exported_nets", str(folder), net]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise PfvmError(f"{net} cannot be exported: {last[:300]}")
+    return path
+
+
+def _libtpu() -> str:
+    try:
+        return importlib.metadata.version("libtpu")
+    except importlib.metadata.PackageNotFoundError:
+        raise MissingExtraError("bench --tpu", "tpu") from None
+
+
+def _save(report: Mapping[str, Any], request: TpuRequest) -> None:
+    if request.json_file is not None:
+        write(request.json_file, json.dumps(report, indent=1) + "\n")
+
+
+def _print(report: Mapping[str, Any]) -> None:
+    shown = table("net", "TPU", "batch", "dtype", "pfvm, cycles", "JAX, cycles", "its form", "ratio")
+    for row in report["rows"]:
+        best = row["jax"]["forms"].get(row["jax"]["form"], {})
+        ratio = "-" if row["ratio"] is None else f"{row['ratio']:.3f}"
+        cells = (_cycles(row["pfvm"]), _cycles(best), row["jax"]["form"] or "-", ratio)
+        shown.add_row(row["net"], row["topology"], str(row["batch"]), row["dtype"], *cells)
+    out().print(shown)
+    for row in report["rows"]:
+        for name, each in {"pfvm": row["pfvm"], **row["jax"]["forms"]}.items():
+            if each["missing"]:
+                err().print(f"{row['net']}, {row['dtype']}, {name}: no total: {each['missing']}", soft_wrap=True)
+
+
+def _cycles(found: Mapping[str, Any]) -> str:
+    return "-" if found.get("cycles") is None else f"{found['cycles']:,}"

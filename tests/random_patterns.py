@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from random_graphs import Builder, Tensor
 
-FLOAT = 1
+FLOAT, BOOL = 1, 9
 
 
 def _number(b: Builder, value: float) -> str:
@@ -172,6 +172,78 @@ def attention(b: Builder) -> None:
     b.emit("MatMul", [weights.name, q.name], FLOAT, (n, d))
 
 
+def attention_by_heads(b: Builder) -> None:
+    """Two heads of two, or of four that are turned by their positions; masked by what may hide a whole row, or not."""
+    x = b.pick(FLOAT, 2)
+    if x is None or 0 in x.shape:
+        return
+    n, size = x.shape[0], b.rng.choice([2, 4])
+    apart = (1, 2, n, size)
+    q, k, v = (_head(b, x, i, size, (0, 2, 1, 3)) for i in range(3))
+    if b.rng.random() < 0.5:
+        q, k = _turned(b, q, apart), _turned(b, k, apart)
+    kt = _hidden(b, "Transpose", [k], (1, 2, size, n), perm=[0, 1, 3, 2])
+    scores = _hidden(b, "MatMul", [q, kt], (1, 2, n, n))
+    scores = _hidden(b, b.rng.choice(["Mul", "Div"]), [scores, _number(b, 0.5)], (1, 2, n, n))
+    scores = _masked(b, scores, n)
+    share = _hidden(b, "Softmax", [scores], (1, 2, n, n), axis=b.rng.choice([-1, -1, 3, 2]))
+    if b.rng.random() < 0.1:
+        b.emit("Reshape", [share, b.ints(-1)], FLOAT, (2 * n * n,))
+    y = _hidden(b, "MatMul", [share, v], apart)
+    joined = _hidden(b, "Transpose", [y], (1, n, 2, size), perm=[0, 2, 1, 3])
+    b.emit("Reshape", [joined, b.ints(-1, 2 * size)], FLOAT, (n, 2 * size))
+
+
+def _hidden(b: Builder, op: str, inputs: list[str], shape: tuple[int, ...], **attributes: object) -> str:
+    """A value of four dims, which other writers do not know."""
+    name = b.emit(op, inputs, FLOAT, shape, **attributes).name
+    b.values.pop()
+    b.own.pop()
+    return name
+
+
+def _head(b: Builder, x: Tensor, number: int, size: int, perm: tuple[int, ...]) -> str:
+    n, width = x.shape
+    weight = b.constant(np.sin(np.arange(width * 2 * size, dtype=np.float32) + number).reshape(width, 2 * size))
+    projected = b.emit("MatMul", [x.name, weight], FLOAT, (n, 2 * size))
+    apart = _hidden(b, "Reshape", [projected.name, b.ints(1, -1, 2, size)], (1, n, 2, size))
+    return _hidden(b, "Transpose", [apart], (1, 2, n, size), perm=list(perm))
+
+
+def _turned(b: Builder, x: str, shape: tuple[int, ...]) -> str:
+    """By angles for each position; now and then the halves of a table are not equal, or turned the other way."""
+    half = shape[3] // 2
+    angles = np.arange(shape[2] * half, dtype=np.float32).reshape(shape[2], half)
+    twice = np.concatenate([angles, angles + b.rng.choice([0, 0, 0, 1])], axis=1).astype(np.float32)
+    cos, sin = b.constant(np.cos(twice)), b.constant(np.sin(twice))
+    part = (*shape[:3], half)
+    low = _hidden(b, "Slice", [x, b.ints(0), b.ints(half), b.ints(3)], part)
+    high = _hidden(b, "Slice", [x, b.ints(half), b.ints(2 * half), b.ints(-1)], part)
+    order = [_hidden(b, "Neg", [high], part), low]
+    swapped = _hidden(b, "Concat", order if b.rng.random() < 0.9 else order[::-1], shape, axis=-1)
+    straight, across = _hidden(b, "Mul", [x, cos], shape), _hidden(b, "Mul", [swapped, sin], shape)
+    return _hidden(b, "Add", [straight, across], shape)
+
+
+def _masked(b: Builder, scores: str, n: int) -> str:
+    """Nothing, a constant added, Where, or a mask of a bool; how far it hides what it hides, is drawn."""
+    shape, low = (1, 2, n, n), b.rng.choice([-1e4, -1e9, float(np.finfo(np.float32).min), -np.inf])
+    kept = np.tri(n, k=b.rng.choice([0, 0, 1]), dtype=bool)
+    kind = b.rng.choice(["none", "added", "where", "computed"])
+    if kind == "added":
+        mask = b.constant(np.where(kept, 0, low).astype(np.float32))
+        return _hidden(b, "Add", [scores, mask] if b.rng.random() < 0.5 else [mask, scores], shape)
+    if kind == "where":
+        return _hidden(b, "Where", [b.constant(kept), scores, b.constant(np.float32(low))], shape)
+    number = b.pick(FLOAT, 0)
+    if kind == "computed" and number is not None and np.isfinite(low):
+        some = b.emit("Greater", [number.name, b.constant(np.float32(0.1))], BOOL, ())
+        cast = b.emit("Cast", [some.name], FLOAT, (), to=FLOAT)
+        numbers = b.emit("Mul", [cast.name, b.constant(np.full((1, n), low, np.float32))], FLOAT, (1, n))
+        return _hidden(b, "Add", [scores, numbers.name], shape)
+    return scores
+
+
 def update(b: Builder) -> None:
     """A weight less a scaled product, as gradient descent writes it."""
     x, g, w = b.pick(FLOAT, 2), b.pick(FLOAT, 2), b.pick(FLOAT, 2)
@@ -210,5 +282,6 @@ def bounds(b: Builder) -> None:
 
 
 PATTERNS = (
-    softmax, layer_norm, rms_norm, gelu, silu, scales, convolution, linear, attention, update, pieces, bounds,
+    softmax, layer_norm, rms_norm, gelu, silu, scales, convolution, linear, attention, attention_by_heads, update,
+    pieces, bounds,
 )  # fmt: skip

@@ -80,6 +80,7 @@ REGISTRY: dict[str, str] = {
     "ort-attention": "ort_attention:OrtAttention",
     "ort-pad-products": "ort_pad_products:OrtPadProducts",
     "tpu-pair-columns": "tpu_pair_columns:TpuPairColumns",
+    "tpu-split-pools": "tpu_split_pools:TpuSplitPools",
     "eliminate-dead-code": "eliminate_dead_code:EliminateDeadCode",
 }
 FUSED = ("fuse-cast-reduce-sum", "fuse-relu-gradient", "fuse-optimizer-update")

@@ -18,6 +18,7 @@ from support import model
 from test_pass_gradients import PLAIN, RELU_TEXT, gradient
 from test_pass_optimizer_update import MOMENTUM, step
 from test_pass_tpu_pair_columns import net
+from test_pass_tpu_split_pools import step as pooled_step
 
 NORMALIZED = """agraph (float[1,2,4,4] x) => (float[1,2,4,4] y)
     <float[2,2,1,1] w = {1, 2, 3, 4}, float[2] s = {2, 3}, float[2] b = {1, 0}, float[2] m = {0, 1},
@@ -133,6 +134,7 @@ EXAMPLES: dict[str, str | onnx.ModelProto] = {
     "fuse-relu-gradient": RELU_TEXT.format(t="float", lines=PLAIN),
     "fuse-optimizer-update": step(MOMENTUM),
     "tpu-pair-columns": net((3, 2, 3, 3), (4, 3, 3, 3), (4, 6)),
+    "tpu-split-pools": pooled_step((2, 2, 4, 6), ((3, 2, 3, 3), (4, 3, 3, 3))),
     "eliminate-dead-code": "agraph (float[3] x) => (float[3] y) { a = Exp(x) b = Sin(a) y = Neg(x) }",
 }
 """A graph for each pass, in which it matches."""

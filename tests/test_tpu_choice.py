@@ -12,6 +12,7 @@ pytest.importorskip("libtpu")
 
 from pfvm.runtime.device import device_files, load_executable, parse_device
 from test_pass_tpu_pair_columns import net
+from test_pass_tpu_split_pools import step
 
 pytestmark = pytest.mark.tpu
 
@@ -45,6 +46,16 @@ def test_the_form_of_fewer_cycles_is_chosen(model) -> None:
 @pytest.mark.slow
 def test_the_narrow_convolutions_of_vgg_are_paired() -> None:
     assert forms(net((64, 3, 3, 3), (64, 64, 3, 3), (112, 112)))["chosen"] == "tpu-pair-columns"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", [((64, 3, 3, 3), (64, 64, 3, 3)), ((128, 64, 3, 3),)], ids=["pairs", "four"])
+def test_a_pool_and_its_gradient_have_an_estimate(weights) -> None:
+    """As it is, the compiler states no cycles for the gradient of a pool; what it states alone is more."""
+    found = forms(step((8, weights[0][1], 56, 48), weights, of_image=False))
+    assert found is not None and found["cycles"]["as compiled"] is None
+    assert found["chosen"] == "tpu-split-pools"
+    assert found["cycles"]["tpu-split-pools"] <= found["at_least"]["as compiled"]
 
 
 def test_nothing_is_tried_where_there_is_nothing_to_choose() -> None:

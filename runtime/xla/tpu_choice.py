@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import onnx_ir as ir
@@ -22,15 +23,19 @@ AS_IT_IS = "as compiled"
 
 
 class Choice(NamedTuple):
-    """The executable that was chosen, its name, and the cycles of each form by name (None: no total, or no memory)."""
+    """The executable that was chosen, its name, and the cycles of each form by name (None: no total, or no memory).
+
+    at_least: the cycles of what is known of the forms that have no total.
+    """
 
     executable: AheadExecutable
     name: str
     cycles: dict[str, int | None]
+    at_least: dict[str, int]
 
     def report(self) -> dict[str, Any] | None:
         """For report.json; None where there was nothing to choose."""
-        return {"chosen": self.name, "cycles": self.cycles} if self.cycles else None
+        return {"chosen": self.name, "cycles": self.cycles, "at_least": self.at_least} if self.cycles else None
 
 
 def choose(executable: AheadExecutable) -> Choice:
@@ -40,25 +45,36 @@ def choose(executable: AheadExecutable) -> Choice:
     compiling the model as it is raises, but for DeviceMemoryError where the other form fits.
     """
     if executable.effort != "full":
-        return Choice(executable, AS_IT_IS, {})
+        return Choice(executable, AS_IT_IS, {}, {})
     rewritten, name = _rewritten(executable)
     if rewritten is None:
-        return Choice(executable, AS_IT_IS, {})
+        return Choice(executable, AS_IT_IS, {}, {})
     forms = {AS_IT_IS: executable, name: rewritten}
     cycles: dict[str, int | None] = {}
+    at_least: dict[str, int] = {}
     failures: dict[str, DeviceMemoryError] = {}
     for form, each in forms.items():
         try:
-            cycles[form] = judged(estimate(each.program.hlo), each.topology.chip)[0]
+            found = estimate(each.program.hlo)
         except DeviceMemoryError as error:
             cycles[form], failures[form] = None, error
+            continue
+        cycles[form] = judged(found, each.topology.chip)[0]
+        if cycles[form] is None:
+            at_least[form] = found.modelled
     if len(failures) == len(forms):
         raise failures[AS_IT_IS]
-    known = {form: number for form, number in cycles.items() if number is not None}
-    fitting = [form for form in forms if form not in failures]
-    best = min(known, key=known.__getitem__) if len(known) == len(fitting) else fitting[0]
+    best = _best([form for form in forms if form not in failures], cycles, at_least)
     logger.info("%s: %s of %s", executable.name, best, cycles)
-    return Choice(forms[best], best, cycles)
+    return Choice(forms[best], best, cycles, at_least)
+
+
+def _best(fitting: Sequence[str], cycles: Mapping[str, int | None], at_least: Mapping[str, int]) -> str:
+    """The form of fewest cycles. One without a total loses only to what takes no more than the part that is known."""
+    known = {form: total for form in fitting if (total := cycles[form]) is not None}
+    best = min(known, key=known.__getitem__, default=fitting[0])
+    first = fitting[0]
+    return best if first in known or known.get(best, 0) <= at_least[first] else first
 
 
 def _rewritten(executable: AheadExecutable) -> tuple[AheadExecutable | None, str]:

@@ -38,10 +38,13 @@ def forms(dtype: str) -> dict[str, Any]:
 
 @pytest.mark.tpu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_mlp_from_onnx_takes_what_it_takes_by_hand(dtype: str, tmp_path: Path) -> None:
+def test_an_mlp_from_onnx_takes_what_it_takes_by_hand(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("libtpu")
     onnx.save(mlp(), tmp_path / "mlp.onnx")
-    row = compare(tmp_path / "mlp.onnx", "v5e:1x1", (), dtype, lambda: forms(dtype), FAST)
+    monkeypatch.setattr(Yardstick, "shape", "x=128,256")
+    row = compare(tmp_path / "mlp.onnx", Yardstick("mlp", "v5e:1x1", 128, dtype), lambda: forms(dtype), FAST)
     assert row["jax"]["form"] == "plain" and row["pfvm"]["missing"] is None
     assert row["pfvm"]["flops"] == row["jax"]["forms"]["plain"]["flops"] == 2 * 128 * 512 * (256 + 64)
     assert row["ratio"] == row["pfvm"]["cycles"] / row["jax"]["forms"]["plain"]["cycles"]
@@ -57,12 +60,12 @@ def test_what_has_no_total_has_no_ratio_and_says_why(
     sorting = onnx.load(tmp_path / "m.onnx")
     sorting.graph.initializer.append(onnx.numpy_helper.from_array(np.array([256]), "k"))
     onnx.save(sorting, tmp_path / "m.onnx")
-    monkeypatch.setattr(tpu, "YARDSTICKS", (Yardstick("m", "v5e:1x1", 128),))
+    monkeypatch.setattr(tpu, "YARDSTICKS", (Yardstick("m", "v5e:1x1", 128, "float32"),))
     monkeypatch.setattr(tpu, "_exported", lambda net, folder: tmp_path / "m.onnx")
-    monkeypatch.setattr(tpu, "_forms", lambda each, dtype: lambda: forms(dtype))
+    monkeypatch.setattr(tpu, "_forms", lambda each: forms(each.dtype))
     monkeypatch.setattr(Yardstick, "shape", "x=128,256")
     with pytest.raises(PfvmError, match="no total of m"):
-        bench_tpu(FAST._replace(json_file=tmp_path / "r.json", dtypes=("float32",)))
+        bench_tpu(FAST._replace(json_file=tmp_path / "r.json"))
     (row,) = json.loads((tmp_path / "r.json").read_text())["rows"]
     assert row["ratio"] is None and "sort" in row["pfvm"]["missing"]
     assert "m, float32, pfvm: no total: " in capsys.readouterr().err

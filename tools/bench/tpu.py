@@ -29,11 +29,15 @@ Forms = Callable[[], Mapping[str, Any]]
 
 
 class Yardstick(NamedTuple):
-    """A net, the topology that it is compiled for, and its batch."""
+    """A net, the topology that it is compiled for, its batch, and what it is computed in.
+
+    dtype: "float32" (products in a TPU's default precision) or "bfloat16".
+    """
 
     net: str
     topology: str
     batch: int
+    dtype: str
 
     @property
     def shape(self) -> str:
@@ -42,21 +46,21 @@ class Yardstick(NamedTuple):
 
 
 YARDSTICKS = (
-    Yardstick("resnet50", "v5e:1x1", 8),
-    Yardstick("bert", "v5e:1x1", 8),
-    Yardstick("vgg19", "v2:1x1", 100),
-    Yardstick("vgg19", "v5e:1x1", 100),
+    Yardstick("resnet50", "v5e:1x1", 8, "float32"),
+    Yardstick("resnet50", "v5e:1x1", 8, "bfloat16"),
+    Yardstick("bert", "v5e:1x1", 8, "float32"),
+    Yardstick("bert", "v5e:1x1", 8, "bfloat16"),
+    Yardstick("vgg19", "v2:1x1", 100, "bfloat16"),
 )
 
 
 class TpuRequest(NamedTuple):
-    """The command's options. nets: names of yardsticks, none: all. dtypes: what products are computed in."""
+    """The command's options. nets: names of yardsticks, none: all."""
 
     nets: Sequence[Path | str] = ()
     json_file: Path | None = None
     effort: str = "full"
     timeout: float = 3600.0
-    dtypes: Sequence[str] = ("float32", "bfloat16")
     command: Sequence[str] = ()
 
 
@@ -83,10 +87,9 @@ def bench_tpu(request: TpuRequest) -> dict[str, Any]:
             if names and each.net not in names:
                 continue
             file = _exported(each.net, Path(folder))
-            for dtype in request.dtypes:
-                measured = compare(file, each.topology, (each.shape,), dtype, _forms(each, dtype), request)
-                report["rows"].append({"net": each.net, "batch": each.batch, **measured})
-                _save(report, request)
+            measured = compare(file, each, lambda: _forms(each), request)  # noqa: B023 - called before the next one
+            report["rows"].append({**each._asdict(), **measured})
+            _save(report, request)
     _print(report)
     lacking = [row["net"] for row in report["rows"] if row["ratio"] is None]
     if lacking:
@@ -94,33 +97,28 @@ def bench_tpu(request: TpuRequest) -> dict[str, Any]:
     return report
 
 
-def compare(
-    file: Path, topology: str, shapes: Sequence[str], dtype: str, forms: Forms, request: TpuRequest
-) -> dict[str, Any]:
-    """One row: an ONNX file compiled by pfvm, and the forms by hand (name → what `tpu_compiler.compile_for` takes).
-
-    dtype: "float32" (in a TPU's default precision) or "bfloat16".
-    """
-    err().print(f"{file.stem} for {topology} in {dtype}")
-    ours = _ours(file, topology, shapes, dtype, request)
-    by_hand = {name: _by_hand(form, topology, request) for name, form in forms().items()}
-    totals = {name: each["cycles"] for name, each in by_hand.items() if each["cycles"] is not None}
+def compare(file: Path, each: Yardstick, forms: Forms, request: TpuRequest) -> dict[str, Any]:
+    """One row: an ONNX file compiled by pfvm, and the forms by hand (name → what `tpu_compiler.compile_for` takes)."""
+    err().print(f"{each.net} for {each.topology} in {each.dtype}")
+    ours = _ours(file, each, request)
+    by_hand = {name: _by_hand(form, each.topology, request) for name, form in forms().items()}
+    totals = {name: found["cycles"] for name, found in by_hand.items() if found["cycles"] is not None}
     best = min(totals, key=totals.__getitem__, default=None)
     counted = ours["cycles"] is not None and len(totals) == len(by_hand)
-    return {
-        "topology": topology,
-        "dtype": dtype,
-        "pfvm": ours,
-        "jax": {"form": best, "forms": by_hand},
-        "ratio": ours["cycles"] / totals[best] if counted and best is not None else None,
-    }
+    ratio = ours["cycles"] / totals[best] if counted and best is not None else None
+    return {"pfvm": ours, "jax": {"form": best, "forms": by_hand}, "ratio": ratio}
 
 
-def _ours(file: Path, topology: str, shapes: Sequence[str], dtype: str, request: TpuRequest) -> dict[str, Any]:
-    device, reports = f"xla:tpu@{topology}", {}
+def _ours(file: Path, each: Yardstick, request: TpuRequest) -> dict[str, Any]:
+    device = f"xla:tpu@{each.topology}"
+    reports: dict[str, Any] = {}
     start = time.perf_counter()
     options = parse(
-        device=device, shape=shapes, bf16=dtype == "bfloat16", effort=request.effort, timeout=request.timeout
+        device=device,
+        shape=each.shape,
+        bf16=each.dtype == "bfloat16",
+        effort=request.effort,
+        timeout=request.timeout,
     )
     compile_source(file, options, reports)
     report = reports[device]
@@ -155,13 +153,10 @@ def _by_hand(form: Any, topology: str, request: TpuRequest) -> dict[str, Any]:
     }
 
 
-def _forms(each: Yardstick, dtype: str) -> Forms:
-    def make() -> Mapping[str, Any]:
-        from .baselines import tpu_nets
+def _forms(each: Yardstick) -> Mapping[str, Any]:
+    from .baselines import tpu_nets
 
-        return {name: tpu_nets.lowered(form) for name, form in tpu_nets.NETS[each.net](each.batch, dtype).items()}
-
-    return make
+    return {name: tpu_nets.lowered(form) for name, form in tpu_nets.NETS[each.net](each.batch, each.dtype).items()}
 
 
 def _exported(net: str, folder: Path) -> Path:

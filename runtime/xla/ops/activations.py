@@ -13,6 +13,7 @@ import onnx_ir as ir
 from jax import lax
 from pfvm.runtime.xla.context import Context
 from pfvm.runtime.xla.ops.elementwise import unary_on_device
+from pfvm.runtime.xla.platforms import traced_platform
 from pfvm.runtime.xla.registry import register
 
 
@@ -92,37 +93,49 @@ def softmax(ctx: Context, node: ir.Node, x: Any) -> Any:
     return _over_axis(ctx, x, softmax_along)
 
 
-@functools.partial(jax.jit, static_argnames="axis")
 def softmax_along(x: Any, axis: int) -> Any:
-    powers = jnp.exp(_below_maximum(x, axis))
+    return _softmax(x, axis, _may_contract())
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _softmax(x: Any, axis: int, guarded: bool) -> Any:
+    powers = jnp.exp(_below_maximum(x, axis, guarded))
     return powers / jnp.sum(powers, axis, keepdims=True)
 
 
 def log_softmax(ctx: Context, node: ir.Node, x: Any) -> Any:
-    return _over_axis(ctx, x, _log_softmax)
+    return _over_axis(ctx, x, lambda v, axis: _log_softmax(v, axis, _may_contract()))
 
 
-@functools.partial(jax.jit, static_argnames="axis")
-def _log_softmax(x: Any, axis: int) -> Any:
-    below = _below_maximum(x, axis)
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _log_softmax(x: Any, axis: int, guarded: bool) -> Any:
+    below = _below_maximum(x, axis, guarded)
     return below - jnp.log(jnp.sum(jnp.exp(below), axis, keepdims=True))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _below_maximum(x: Any, axis: int) -> Any:
-    """``x - max(x)``, exactly 0 at the maximum. For a derivative the maximum is a constant.
+def _may_contract() -> bool:
+    """Whether the compiler makes one rounding of a product and a sum. On a TPU, which does not, `guarded` would be half
+    of a softmax's cycles."""
+    return traced_platform() != "tpu"
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _below_maximum(x: Any, axis: int, guarded: bool) -> Any:
+    """``x - max(x)``; guarded: exactly 0 at the maximum. For a derivative the maximum is a constant.
 
     The CPU compiler may compute x again for the difference, by a fused multiply-add that leaves the rounding error of
     the maximum: hundreds where x is about 1e10, and exp of that is infinite.
     """
     maximum = lax.stop_gradient(jnp.max(x, axis, keepdims=True))
+    if not guarded:
+        return x - maximum
     at_it = (x == maximum) & jnp.isfinite(maximum)  # infinities stay undefined, as in ONNX Runtime
     return jnp.where(at_it, jnp.zeros((), x.dtype), jnp.minimum(x - maximum, jnp.zeros((), x.dtype)))
 
 
 @_below_maximum.defjvp
-def _below_maximum_jvp(axis: int, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-    return _below_maximum(*primals, axis), tangents[0]
+def _below_maximum_jvp(axis: int, guarded: bool, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    return _below_maximum(*primals, axis, guarded), tangents[0]
 
 
 def hardmax(ctx: Context, node: ir.Node, x: Any) -> Any:

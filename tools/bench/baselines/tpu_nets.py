@@ -45,7 +45,7 @@ def lowered(form: Form) -> Lowered:
     leaves, tree = jax.tree.flatten(arguments)
 
     def flat(*given: Any) -> Any:
-        return function(*tree.unflatten(given))
+        return function(*jax.tree.unflatten(tree, given))
 
     exported = jax.export.export(jax.jit(flat), platforms=("tpu",))(*leaves)
     return Lowered(exported, (), (), (), False, None)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from . import uniform
 from .dims import may_be_same, same_dim, same_dims
 from .matching import either_way
 from .numpy_ops import sliced
@@ -23,6 +24,7 @@ class EliminateIdentity:
     before:  x ─ Cast(to=float) ─ y ─ Relu      (x is float)
     after:   x ─ Relu
 
+    Also what a recurrent operator is given and starts from anyway: zeros.
     A no-op is proved: shapes by equal ints or equal symbols, constants by exact value. x + 0 counts as x, though it
     turns −0.0 into +0.0: ONNX Runtime and every peer do the same, and both compare equal.
     """
@@ -201,6 +203,28 @@ def neutral_element(node: ir.Node, rw: Rewriter) -> bool:
         if forward(node, rw, value, "neutral_element"):
             return True
     return False
+
+
+@rule("LSTM", "GRU", "RNN")
+def zero_state(node: ir.Node, rw: Rewriter) -> bool:
+    """A recurrent operator that starts from zeros → the one without a given start, which is the same."""
+    source, view = node.inputs[0], rw.view(node)
+    shape, size = source.shape if source is not None else None, view.attr("hidden_size")
+    if source is None or shape is None or len(shape) != 3 or not isinstance(size, int) or "layout" in node.attributes:
+        return False
+    directions = 2 if view.attr("direction") == "bidirectional" else 1
+    dropped = False
+    for name in ("initial_h", "initial_c") if node.op_type == "LSTM" else ("initial_h",):
+        state = view.input(name)
+        number = uniform.value(state, rw)
+        if state is None or number is None or number != 0 or state.dtype != source.dtype:
+            continue
+        if not same_dims(state.shape, [directions, shape[1], size]):
+            rw.reject("zero_state", "the zeros are not proved to have the state's shape")
+            continue
+        rw.set_input(node, node.inputs.index(state, 5), None)
+        dropped = True
+    return dropped
 
 
 def _is_normalized(value: ir.Value, rw: Rewriter) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .dims import Dims, same_dim, same_dims
+from .matching import only_reader
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, forward, rule, rules_in
 from .view import RUNTIME, constant
@@ -107,6 +108,25 @@ def reshape_of_view(node: ir.Node, rw: Rewriter) -> bool:
     if target is None or np.any(target == 0):  # 0 copies a dim of the input
         return _reshape(node, inner, rw, "reshape_of_view")
     rw.set_input(node, 0, inner.inputs[0])
+    return True
+
+
+@rule("Transpose")
+def transpose_as_view(node: ir.Node, rw: Rewriter) -> bool:
+    """Transpose beside another view, that moves dims of size 1 alone → Reshape, which is merged with that one."""
+    source, out, perm = node.inputs[0], node.outputs[0], rw.view(node).attr("perm")
+    if source is None or source.shape is None or not isinstance(perm, tuple) or (rw.opset(node) or 0) < 5:
+        return False
+    moved = [axis for axis in perm if axis < len(source.shape) and source.shape[axis] != 1]
+    if moved != sorted(moved) or list(perm) == sorted(perm):
+        return False
+    inner, reader = _inner(node, rw), only_reader(out)
+    if inner is None and (reader is None or reader.op_type not in _VIEWS or not rw.is_standard(reader)):
+        return False
+    target = _target(out.shape)
+    if target is None:
+        return rw.reject("transpose_as_view", "more than one symbolic dim, or one that may be 0")
+    rw.replace(node, rw.op("Reshape", source, at=node, shape=target).outputs[0])
     return True
 
 

@@ -263,9 +263,11 @@ class Rewriter(Scopes, Journal):
         self.erase(node)
 
     def set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
-        """Let input `index` of a node read `value`."""
+        """Let input `index` of a node read `value`; of operands that are not there, none is left at the end."""
         before = node.inputs[index]
         node.replace_input_with(index, value)
+        while value is None and node.inputs and node.inputs[-1] is None:
+            node.resize_inputs(len(node.inputs) - 1)
         self._touch([node, before.producer() if before is not None else None])
 
     def erase(self, node: ir.Node) -> None:

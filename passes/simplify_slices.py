@@ -31,6 +31,8 @@ class SimplifySlices:
         apply_rules(rw, RULES)
 
 
+_PARTS = 64
+"""A Concat that joins another several times may have as many operands; more only where each part is joined once."""
 _NO_CUT = "the bounds or the dim that they cut are not known, or it steps, or cuts several axes"
 Cut = tuple[int, int, int]
 """Axis, start and end of a Slice by steps of 1 along one axis, resolved against a known dim."""
@@ -172,14 +174,15 @@ def concat_of_concat(node: ir.Node, rw: Rewriter) -> bool:
     axis, out = rw.view(node).attr("axis"), node.outputs[0]
     if not isinstance(axis, int) or out.shape is None:
         return False
-    rank, parts = len(out.shape), list[ir.Value | None]()
+    rank, parts, inners = len(out.shape), list[ir.Value | None](), set[ir.Node]()
     for part in node.inputs:
         inner = rw.producer(part, "Concat")
         along = rw.view(inner).attr("axis") if inner is not None else None
-        own = part is not None and len(part.uses()) == 1 and not part.is_graph_output()
+        own = part is not None and all(use.node is node for use in part.uses()) and not part.is_graph_output()
         here = inner is not None and inner.graph is node.graph
         same_axis = inner is not None and isinstance(along, int) and along % rank == axis % rank
         if inner is not None and same_axis and own and here:
+            inners.add(inner)
             parts.extend(inner.inputs)
             continue
         if same_axis:
@@ -187,6 +190,8 @@ def concat_of_concat(node: ir.Node, rw: Rewriter) -> bool:
         parts.append(part)
     if len(parts) == len(node.inputs):
         return False
+    if len(parts) > max(_PARTS, sum(len(inner.inputs) for inner in inners) + len(node.inputs)):
+        return rw.reject("concat_of_concat", "what is joined several times has many parts")
     rw.replace(node, rw.op("Concat", *parts, at=node, axis=axis).outputs[0])
     return True
 

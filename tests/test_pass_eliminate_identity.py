@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import assert_becomes, assert_stays
+from support import assert_becomes, assert_same_numbers, assert_stays, model, ops, run_passes
 
 PASS = "eliminate-identity"
 RELU = "agraph (float[N,3] x) => (float[N,3] y) { y = Relu(x) }"
@@ -139,3 +139,31 @@ def test_clip_without_bounds_is_nothing_to_integers_but_bounds_infinities() -> N
     text = "agraph (int32[N] x) => (int32[N] y) { a = Clip(x) y = Neg(a) }"
     assert_becomes(text, text.replace("a = Clip(x) y = Neg(a)", "y = Neg(x)"), PASS)
     assert_stays("agraph (float[N] x) => (float[N] y) { a = Clip(x) y = Neg(a) }", PASS)
+
+
+STATES = """<ir_version: 8, opset_import: ["" : 17]>
+agraph (float[L,B,3] x, float[2,16,3] w, float[2,16,4] r) => (float[L,2,B,4] y)
+<int64[1] two = {{2}}, int64[1] four = {{{size}}}, int64[1] k1 = {{1}}, int64[1] k2 = {{2}}> {{
+  shape = Shape(x) b = Slice(shape, {cut}) s = Concat<axis=0>(two, b, four)
+  z = ConstantOfShape <value = float[1] {{{number}}}> (s)
+  y, h, c = LSTM<direction="bidirectional", hidden_size=4>(x, w, r, , , {states}) }}"""
+
+
+@pytest.mark.parametrize(
+    ("states", "number", "cut", "left"),
+    [
+        ("z, z", 0, "k1, k2", ["LSTM"]),
+        ("z", 0, "k1, k2", ["LSTM"]),
+        (", z", 0, "k1, k2", ["LSTM"]),
+        ("z, z", 1, "k1, k2", None),
+    ],
+)
+def test_a_recurrent_operator_starts_from_zeros(states: str, number: int, cut: str, left: list[str] | None) -> None:
+    text = STATES.format(size=4, number=number, cut=cut, states=states)
+    compiled = run_passes(text, "eliminate-identity", "eliminate-dead-code")
+    assert ops(compiled) == (left or ops(run_passes(text, "eliminate-dead-code")))
+    if left:
+        assert [len(node.input) for node in compiled.graph.node] == [3]
+    assert_same_numbers(model(text), compiled)
+    other = STATES.format(size=4, number=0, cut="two, k2", states=states)  # no dim at all: an error, as before
+    assert "ConstantOfShape" in ops(run_passes(other, "eliminate-identity", "eliminate-dead-code"))

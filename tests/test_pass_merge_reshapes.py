@@ -120,3 +120,20 @@ def test_a_product_of_rows_needs_no_matrix() -> None:
 def test_rows_that_are_regrouped_stay() -> None:
     assert_stays(ROWS.format(out="float[C,5,3]", rank=3, target="-1, 5, 3"), "merge-reshapes")
     assert_stays(ROWS.format(out="float[3,C,5]", rank=3, target="3, -1, 5"), "merge-reshapes")
+
+
+@pytest.mark.parametrize(
+    ("lines", "shape", "expected"),
+    [
+        ("r = Reshape(x, s) t = Transpose<perm=[0,3,1,2]>(r) y = Neg(t)", "N,5,1,1", ["Reshape", "Neg"]),
+        ("u = Unsqueeze(x, a0) t = Transpose<perm=[1,0,2]>(u) y = Abs(t)", "N,1,5", ["Reshape", "Abs"]),
+        ("r = Reshape(x, s) t = Transpose<perm=[3,0,1,2]>(r) y = Neg(t)", "5,N,1,1", ["Reshape", "Transpose", "Neg"]),
+        ("u = Neg(x) t = Transpose<perm=[1,0]>(u) y = Unsqueeze(t, a0)", "1,5,N", ["Neg", "Transpose", "Unsqueeze"]),
+    ],
+)  # fmt: skip
+def test_a_transpose_that_moves_no_element(lines: str, shape: str, expected: list[str]) -> None:
+    constants = "<int64[4] s = {-1, 1, 1, 5}, int64[1] a0 = {0}>"
+    text = f"agraph (float[N,5] x) => (float[{shape}] y) {constants} {{ {lines} }}"
+    compiled = run_passes(text, *PASSES)
+    assert ops(compiled) == expected
+    assert_same_numbers(model(text), compiled)

@@ -156,3 +156,16 @@ def test_what_is_taken_from_itself(kind: str, goes: bool) -> None:
     for other in (f"agraph ({kind}[N] n) => ({kind}[N] y) {{ y = Sub(n, n) }}",
                   f"agraph ({kind}[3] n, {kind}[3] m) => ({kind}[3] y) {{ y = Sub(n, m) }}"):  # fmt: skip
         assert ops(run_passes(other, "simplify-algebra")) == ["Sub"]
+
+
+def test_what_is_joined_several_times_in_one_place_is_joined_there() -> None:
+    lines = "c = Concat<axis=1>(x, z) y = Concat<axis=-1>(c, z, c, x)"
+    text = f"agraph (float[2,3] x, float[2,1] z) => (float[2,12] y) {{ {lines} }}"
+    compiled = run_passes(text, "simplify-slices", "eliminate-dead-code")
+    assert [list(node.input) for node in compiled.graph.node] == [["x", "z", "z", "x", "z", "x"]]
+    assert_same_numbers(model(text), compiled)
+    twice = " ".join(f"c{i + 1} = Concat<axis=0>(c{i}, c{i})" for i in range(9))
+    text = f"agraph (float[1] c0) => (float[512] y) {{ {twice} y = Neg(c9) }}"
+    compiled = run_passes(text, "simplify-slices", "eliminate-dead-code")
+    assert max(len(node.input) for node in compiled.graph.node) <= 64 and len(compiled.graph.node) < 5
+    assert_same_numbers(model(text), compiled)

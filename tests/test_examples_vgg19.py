@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from pfvm.compiler.plan.text import parse_l3ir
 
 pytest.importorskip("torch")
 pytest.importorskip("jax")
@@ -42,3 +43,6 @@ def test_one_executable_for_a_tpu(chip: str, tmp_path: pathlib.Path) -> None:
     assert report["cycles_missing"] is None
     assert report["least_time_us"] < report["time_us"]
     assert report["peak_memory"]["HBM"]["bytes_per_cell"] < report["peak_memory"]["HBM"]["size_per_cell"]
+    nodes = parse_l3ir((tmp_path / "forward" / "l3ir.txt").read_text())
+    stated = sum(int(flag[7:]) for node in nodes for flag in node.flags if flag.startswith("cycles="))
+    assert stated == report["modelled_cycles"]

@@ -62,6 +62,7 @@ def test_convolutions_are_the_tpu_s_own() -> None:
     assert "feature_group_count = 16" in text
     assert executable.arguments()[0]["name"] == "x"
     found = report(cnn(), shapes={"x": (8, 3, 32, 32)})
+    total(found)
     assert found["flops"] >= 2 * 8 * 16 * 27 * 30 * 30
 
 
@@ -130,7 +131,8 @@ def test_a_branch_and_a_scan() -> None:
     assert list(found["loops"].values()) == [6]
 
 
-def test_quantized_products_run_on_bytes() -> None:
+def test_a_quantized_product_has_a_total() -> None:
+    """Its operands are bytes in memory; the product is that of the numbers that they stand for."""
     text = """g (float[512,1024] x) => (float[512,1024] y) <float s = {0.02}, int8 z = {0}>
 { q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  w = DequantizeLinear(b, s, z)  m = MatMul(d, w)
   r = QuantizeLinear(m, s, z)  y = DequantizeLinear(r, s, z) }"""

@@ -46,11 +46,11 @@ class Yardstick(NamedTuple):
 
 
 YARDSTICKS = (
-    Yardstick("resnet50", "v5e:1x1", 8, "float32"),
     Yardstick("resnet50", "v5e:1x1", 8, "bfloat16"),
-    Yardstick("bert", "v5e:1x1", 8, "float32"),
     Yardstick("bert", "v5e:1x1", 8, "bfloat16"),
     Yardstick("vgg19", "v2:1x1", 100, "bfloat16"),
+    Yardstick("bert", "v5e:1x1", 8, "float32"),
+    Yardstick("resnet50", "v5e:1x1", 8, "float32"),
 )
 
 

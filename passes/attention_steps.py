@@ -52,7 +52,7 @@ def attention_steps(softmax: ir.Node, rw: Rewriter, rule: str, where: bool = Fal
     mask, value = _mask(value, rw, inside, where and hidden is None)
     if where and hidden is None:
         hidden, value = _hidden(value, rw, inside)
-    scale, value = _scaled(value, rw, inside)
+    scale, value = scaled(value, rw, inside)
     product = rw.producer(value, "MatMul")
     if product is None:
         return None
@@ -64,8 +64,8 @@ def attention_steps(softmax: ir.Node, rw: Rewriter, rule: str, where: bool = Fal
         rw.reject(rule, "a step is needed elsewhere")
         return None
     own: list[ir.Node] = []
-    by_query, query = _scaled(query, rw, own)
-    by_keys, keys = _scaled(keys, rw, own)
+    by_query, query = scaled(query, rw, own)
+    by_keys, keys = scaled(keys, rw, own)
     return Steps(query, keys, values, scale * by_query * by_keys, mask, scores, last, hidden)
 
 
@@ -78,7 +78,7 @@ def _mask(scores: ir.Value, rw: Rewriter, nodes: list[ir.Node], where: bool) -> 
     node = rw.producer(scores, "Add")
     for value, other in either_way(node) if node is not None else ():
         _, inner = _hidden(value, rw, []) if where else (None, value)
-        _, inner = _scaled(inner, rw, [])
+        _, inner = scaled(inner, rw, [])
         if node is not None and rw.producer(inner, "MatMul") is not None and _rank(value) == 4:
             nodes.append(node)
             return other, value
@@ -97,7 +97,7 @@ def _hidden(scores: ir.Value, rw: Rewriter, nodes: list[ir.Node]) -> tuple[ir.No
     return None, scores
 
 
-def _scaled(value: ir.Value, rw: Rewriter, nodes: list[ir.Node]) -> tuple[float, ir.Value]:
+def scaled(value: ir.Value, rw: Rewriter, nodes: list[ir.Node]) -> tuple[float, ir.Value]:
     """The number that the value is multiplied by, and what is multiplied."""
     node = value.producer()
     if node is None or not rw.is_standard(node) or node.op_type not in ("Mul", "Div"):

@@ -67,13 +67,13 @@ def _fuse(node: ir.Node, find: Callable[[ir.Node, Rewriter, str], Rotation | Non
         return rw.reject(name, "x is not of four dims, the last of which is known")
     if size % 2:
         return rw.reject(name, "a head's size is odd")
-    tables = _Tables(found, list(shape), rw)
+    tables = Tables(found, list(shape), rw)
     if not tables.fit:
         return rw.reject(name, "cos and sin are not proved to be one angle for each position and pair")
     return _replace(found, tables, name, rw)
 
 
-class _Tables:
+class Tables:
     """How cos and sin meet x; `heads_first`: x is [batch, heads, length, size]."""
 
     def __init__(self, found: Rotation, dims: Dims, rw: Rewriter) -> None:
@@ -143,12 +143,12 @@ def _leading(batch: int | ir.SymbolicDim, x: ir.Value, at: ir.Node, rw: Rewriter
     return rw.op("Concat", size, ones, at=at, axis=0).outputs[0]
 
 
-def _replace(found: Rotation, tables: _Tables, name: str, rw: Rewriter) -> bool:
+def _replace(found: Rotation, tables: Tables, name: str, rw: Rewriter) -> bool:
     last, x = found.last, found.x
     assert x.shape is not None
     whole = found.kept or len(found.places) == x.shape[3]
     heads = heads_of(x, rw) if whole and tables.heads_first else None
-    apart = _set_apart(x, rw) if whole and not tables.heads_first else None
+    apart = set_apart(x, rw) if whole and not tables.heads_first else None
     if not tables.heads_first and apart is None:
         return rw.reject(name, "positions stand before heads, and no Reshape sets the heads apart")
     batch = x.shape[0]
@@ -158,7 +158,7 @@ def _replace(found: Rotation, tables: _Tables, name: str, rw: Rewriter) -> bool:
         transpose = x.producer()
         apart = transpose.inputs[0].producer() if transpose is not None and transpose.inputs[0] is not None else None
     if apart is None:
-        source = x if whole else found.turned or _slice(x, found.places, last, rw)
+        source = x if whole else found.turned or cut_out(x, found.places, last, rw)
         caches = tables.caches(batch, x, last, rw)
         rw.replace(last, rw.op("RotaryEmbedding", source, *caches, at=last, **attributes).outputs[0])
         return True
@@ -173,11 +173,11 @@ def _replace(found: Rotation, tables: _Tables, name: str, rw: Rewriter) -> bool:
     return True
 
 
-def _slice(x: ir.Value, places: range, at: ir.Node, rw: Rewriter) -> ir.Value:
+def cut_out(x: ir.Value, places: range, at: ir.Node, rw: Rewriter) -> ir.Value:
     return rw.op("Slice", x, at=at, starts=[places.start], ends=[places.stop], axes=[3]).outputs[0]
 
 
-def _set_apart(x: ir.Value, rw: Rewriter) -> ir.Node | None:
+def set_apart(x: ir.Value, rw: Rewriter) -> ir.Node | None:
     """The Reshape of [batch, length, heads · size] that makes x."""
     reshape = rw.producer(x, "Reshape")
     source = reshape.inputs[0] if reshape is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -10,25 +11,26 @@ import onnx_ir as ir
 
 from .attention_steps import heads_of
 from .contrib import contrib
-from .dims import same_dim, static_shape
-from .matching import either_way, read_only_by
+from .fuse_rotary_embedding import Tables, cut_out, set_apart
+from .last_axis import last_dim
 from .rewriter import Rewriter
+from .rotary_steps import Rotation, of_pairs, of_sum
 from .rules import apply_rules, rule, rules_in
 from .view import constant
 
 
 @dataclasses.dataclass(frozen=True)
 class OrtRotary:
-    """x · cos + turned(x) · sin, where turned swaps the halves of a head and negates one, becomes RotaryEmbedding.
+    """Before opset 23, x · cos + turned(x) · sin becomes com.microsoft's RotaryEmbedding.
 
     before:  x ─┬───────────────────── Mul cos ─ Add ─ y
                 ├─ Slice(32:) ─ Neg ─ Concat ─ Mul sin ─ ·
                 └─ Slice(:32) ──────── ·
     after:   x ─ com.microsoft.RotaryEmbedding(·, 0, cos, sin) ─ y
 
-    x is [batch, heads, length, size] in float; cos and sin are constants, a row for each position, of equal halves, or
-    the first rows of such constants, as many as the length. Half the time of the steps, in ONNX Runtime 1.32. Where
-    Reshape and Transpose set the heads of x apart, they follow it instead.
+    What counts as rotary positions is as in fuse-rotary-embedding. Rows of cos and sin that differ in the batch are
+    numbered. Half the time of the steps, in ONNX Runtime 1.32. Where Reshape and Transpose set the heads of x apart,
+    they follow it instead.
     """
 
     name: ClassVar[str] = "ort-rotary"
@@ -39,109 +41,93 @@ class OrtRotary:
 
 @rule("Add")
 def rotary(node: ir.Node, rw: Rewriter) -> bool:
-    """Add(Mul(x, cos), Mul(Concat(Neg(Slice(x)), Slice(x)), sin)) → RotaryEmbedding(x)."""
-    if (rw.opset(node) or 0) < 13 or node.outputs[0].dtype != ir.DataType.FLOAT:
+    """Add(Mul(x, cos), Mul(Concat(Neg(b), a), sin)) → RotaryEmbedding(x)."""
+    return _fuse(node, of_sum, "rotary", rw)
+
+
+@rule("Concat", "Reshape")
+def rotary_halves(node: ir.Node, rw: Rewriter) -> bool:
+    """Concat(Sub(a · cos, b · sin), Add(b · cos, a · sin)) → RotaryEmbedding(x)."""
+    return _fuse(node, of_pairs, "rotary_halves", rw)
+
+
+def _fuse(node: ir.Node, find: Callable[[ir.Node, Rewriter, str], Rotation | None], name: str, rw: Rewriter) -> bool:
+    if not 13 <= (rw.opset(node) or 0) < 23 or node.outputs[0].dtype != ir.DataType.FLOAT:
         return False
-    for plain, turned in either_way(node):
-        found = _turned(turned, rw)
-        straight = rw.producer(plain, "Mul")
-        if found is None or straight is None:
-            continue
-        source, sin, inside = found
-        cos = next((by for x, by in either_way(straight) if x is source), None)
-        if cos is None:
-            continue
-        if not read_only_by([straight, *inside, node]):
-            rw.reject("rotary", "a step is needed elsewhere")
-            continue
-        tables = [_table(value, source, rw) for value in (cos, sin)]
-        if tables[0] is None or tables[1] is None:
-            return rw.reject("rotary", "cos and sin are not proved to be rows of equal halves, one for each position")
-        return _replace(node, source, [table for table in tables if table is not None], rw)
-    return False
+    found = find(node, rw, name)
+    if found is None:
+        return False
+    shape, size = found.x.shape, last_dim(found.x)
+    if shape is None or len(shape) != 4 or size is None or size % 2:
+        return rw.reject(name, "x is not of four dims, the last of which is known and even")
+    tables = Tables(found, list(shape), rw)
+    batches = {dims[0] == 1 for dims in tables.aligned if dims is not None}
+    if not tables.fit or len(batches) != 1:
+        return rw.reject(name, "cos and sin are not proved to be rows of equal halves, one for each position")
+    return _replace(found, tables, batches == {True}, name, rw)
 
 
-def _turned(value: ir.Value, rw: Rewriter) -> tuple[ir.Value, ir.Value, list[ir.Node]] | None:
-    """x, sin and the steps of turned(x) · sin."""
-    product = rw.producer(value, "Mul")
-    for joined, sin in either_way(product) if product is not None else ():
-        concat = rw.producer(joined, "Concat")
-        if product is None or concat is None or len(concat.inputs) != 2 or rw.view(concat).attr("axis") not in (-1, 3):
-            continue
-        negated = rw.producer(concat.inputs[0], "Neg")
-        high = rw.producer(negated.inputs[0], "Slice") if negated is not None else None
-        low = rw.producer(concat.inputs[1], "Slice")
-        if negated is None or high is None or low is None or high.inputs[0] is not low.inputs[0]:
-            continue
-        source = low.inputs[0]
-        if source is None or source.shape is None or len(source.shape) != 4 or not isinstance(source.shape[3], int):
-            continue
-        half, odd = divmod(source.shape[3], 2)
-        if not odd and _range(low, rw) == (0, half) and _range(high, rw) == (half, 2 * half):
-            return source, sin, [product, concat, negated, high, low]
-    return None
-
-
-def _range(node: ir.Node, rw: Rewriter) -> tuple[int, int] | None:
-    """Start and end along the last dim."""
-    view, source = rw.view(node), node.inputs[0]
-    starts, ends, axes, steps = (view.ints(name) for name in ("starts", "ends", "axes", "steps"))
-    if source is None or source.shape is None or axes not in ((3,), (-1,)) or steps not in (None, (1,)):
-        return None
-    size = source.shape[3]
-    if not isinstance(starts, tuple) or not isinstance(ends, tuple) or not isinstance(size, int):
-        return None
-    start, end = (min(max(bound + size if bound < 0 else bound, 0), size) for bound in (starts[0], ends[0]))
-    return start, end
-
-
-def _table(value: ir.Value, source: ir.Value, rw: Rewriter) -> np.ndarray | None:
-    """The rows of cos or sin for the positions of `source`, the first half of each."""
-    assert source.shape is not None
-    length, size = source.shape[2], source.shape[3]
-    known, dims = constant(value), static_shape(value)
-    if known is None:
-        known = _first_rows(value, length, rw)
-    elif dims is None or len(dims) < 2 or not same_dim(dims[-2], length):
-        return None
-    if known is None or known.shape[-1] != size or known.size != known.shape[-2] * known.shape[-1]:
-        return None
-    rows = known.reshape(known.shape[-2:])
-    low, high = np.split(rows, 2, axis=1)
-    return np.ascontiguousarray(low) if np.array_equal(low, high) else None
-
-
-def _first_rows(value: ir.Value, length: int | ir.SymbolicDim, rw: Rewriter) -> np.ndarray | None:
-    """The constant of two dims or more that `value` is the first `length` rows of.
-
-    Slice stops at the end of the constant. With more than one row, it multiplies something of this length only if that
-    is no longer than the constant.
-    """
-    node = rw.producer(value, "Slice")
-    if node is None:
-        return None
-    view, whole = rw.view(node), constant(node.inputs[0])
-    ends = rw.shapes.contents(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
-    if whole is None or whole.ndim < 2 or whole.shape[-2] < 2 or ends is None or len(ends) != 1:
-        return None
-    if view.ints("starts") != (0,) or view.ints("axes") not in ((whole.ndim - 2,), (-2,)):
-        return None
-    return whole if view.ints("steps") in (None, (1,)) and same_dim(ends[0], length) else None
-
-
-def _replace(node: ir.Node, source: ir.Value, tables: list[np.ndarray], rw: Rewriter) -> bool:
-    name = node.outputs[0].name
-    cos, sin = (rw.constant(table, f"{name}_{what}", node) for table, what in zip(tables, ("cos", "sin"), strict=True))
-    first = rw.constant(np.zeros(1, np.int64), f"{name}_position", node)
-    heads, transpose = heads_of(source, rw), source.producer()
-    reshape = transpose.inputs[0].producer() if heads and transpose and transpose.inputs[0] is not None else None
-    if heads is None or reshape is None or heads.target is not None:
-        rw.replace(node, contrib(rw, "RotaryEmbedding", source, first, cos, sin, at=node).outputs[0])
+def _replace(found: Rotation, tables: Tables, shared: bool, name: str, rw: Rewriter) -> bool:
+    """`shared`: each of the batch has the same rows."""
+    last, x = found.last, found.x
+    assert x.shape is not None
+    whole = found.kept or len(found.places) == x.shape[3]
+    heads = heads_of(x, rw) if whole and tables.heads_first else None
+    apart = set_apart(x, rw) if whole and not tables.heads_first else None
+    if not tables.heads_first and apart is None:
+        return rw.reject(name, "positions stand before heads, and no Reshape sets the heads apart")
+    if heads is not None and heads.target is None:
+        transpose = x.producer()
+        apart = transpose.inputs[0].producer() if transpose is not None and transpose.inputs[0] is not None else None
+    attributes: dict[str, int] = {"interleaved": 1} if found.in_turn else {}
+    if found.kept:
+        attributes["rotary_embedding_dim"] = len(found.places)
+    if found.kept or apart is not None:
+        count = x.shape[1 if tables.heads_first else 2]
+        if not isinstance(count, int):
+            return rw.reject(name, "the number of heads is not known")
+        attributes["num_heads"] = count
+    if apart is None:
+        source = x if whole else found.turned or cut_out(x, found.places, last, rw)
+        given = [source, *_rows(tables, shared, last, rw)]
+        rw.replace(last, contrib(rw, "RotaryEmbedding", *given, at=last, **attributes).outputs[0])
         return True
-    rotated = contrib(rw, "RotaryEmbedding", heads.source, first, cos, sin, at=node, num_heads=heads.heads)
-    apart = rw.op("Reshape", rotated.outputs[0], reshape.inputs[1], at=node, attributes=reshape.attributes.values())
-    rw.replace(node, rw.op("Transpose", apart.outputs[0], at=node, perm=[0, 2, 1, 3]).outputs[0])
+    joined: list[ir.Value | None] = [apart.inputs[0], *_rows(tables, shared, last, rw)]
+    turned = contrib(rw, "RotaryEmbedding", *joined, at=last, **attributes).outputs[0]
+    new = rw.op("Reshape", turned, apart.inputs[1], at=last, attributes=apart.attributes.values())
+    if tables.heads_first:
+        new = rw.op("Transpose", new.outputs[0], at=last, perm=[0, 2, 1, 3])
+    rw.replace(last, new.outputs[0])
     return True
+
+
+def _rows(tables: Tables, shared: bool, at: ir.Node, rw: Rewriter) -> list[ir.Value]:
+    """Which row is for which position, and the rows of cos and sin, of two dims."""
+    found = [make() for make in tables.makes if make is not None]
+    name = f"{at.outputs[0].name}_position"
+    positions = rw.constant(np.zeros(1, np.int64), name, at) if shared else _numbers(found[0], tables, at, rw)
+    target = np.array([-1, tables.pairs], np.int64)
+    rows = list[ir.Value]()
+    for table in found:
+        known = constant(table)
+        if known is not None:
+            rows.append(rw.constant(known.reshape(target), table.name or name, at))
+        else:
+            rows.append(rw.op("Reshape", table, at=at, shape=target).outputs[0])
+    return [positions, *rows]
+
+
+def _numbers(table: ir.Value, tables: Tables, at: ir.Node, rw: Rewriter) -> ir.Value:
+    """[batch, length]: the rows numbered from 0."""
+    assert table.shape is not None
+    axis = len(table.shape) - (2 if tables.heads_first else 3)
+    whole = rw.op("Shape", table, at=at).outputs[0]
+    which = rw.constant(np.array([0, axis], np.int64), f"{at.outputs[0].name}_axes", at)
+    target = rw.op("Gather", whole, which, at=at).outputs[0]
+    count = rw.op("ReduceProd", target, at=at, keepdims=0).outputs[0]
+    first, step = (rw.constant(np.array(n, np.int64), f"{at.outputs[0].name}_row", at) for n in (0, 1))
+    numbers = rw.op("Range", first, count, step, at=at).outputs[0]
+    return rw.op("Reshape", numbers, target, at=at).outputs[0]
 
 
 RULES = rules_in(globals())

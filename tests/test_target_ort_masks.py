@@ -1,0 +1,137 @@
+"""--target ort: attention under the masks that exporters write, with the numbers of the original, hidden rows too."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from pfvm.runtime.api import optimize
+from support import assert_same_numbers, model, ops, run_passes
+
+LOWEST = -3.4028234663852886e38
+ATTENTION = """<ir_version: 8, opset_import: ["" : 17]> agraph (float[B,S,8] x, {inputs}) => (float[B,S,8] y)
+<int64[4] apart = {{0, 0, 2, 4}}, int64[3] joined = {{0, 0, 8}}, float half = {{0.5}}, float zero = {{0}},
+ float low = {{{low}}}, int64[1] axis = {{1}}, int64[2] axes = {{1, 2}}> {{
+  a = Reshape(x, apart) n = Neg(x) b = Reshape(n, apart) e = Abs(x) c = Reshape(e, apart)
+  q = Transpose<perm=[0,2,1,3]>(a) k = Transpose<perm=[0,2,3,1]>(b) v = Transpose<perm=[0,2,1,3]>(c)
+  m = MatMul(q, k) s = Mul(m, half) {lines} o = MatMul({p}, v) t = Transpose<perm=[0,2,1,3]>(o)
+  y = Reshape(t, joined) }}"""
+SOFTMAX = "p = Softmax<axis=-1>(u)"
+
+
+def attention(lines: str, inputs: str = "bool[B,1,S,S] shown", low: float = LOWEST, p: str = "p") -> str:
+    return ATTENTION.format(lines=lines, inputs=inputs, low=f"{low:e}", p=p)
+
+
+def feeds(text: str) -> list[dict[str, np.ndarray]]:
+    """Causal masks with padding, of one query and of several, and a batch of which one sees nothing at all."""
+    rng, found = np.random.default_rng(0), []
+    for batch, length in ((1, 1), (2, 5)):
+        shown = np.tril(np.ones((batch, 1, length, length), bool))
+        shown[-1, ..., -2:] &= length < 3
+        hidden = shown.copy()
+        hidden[0] = False
+        for mask in (shown, hidden):
+            given = {"x": rng.standard_normal((batch, length, 8)).astype(np.float32)}
+            if "[B,S] shown" in text:
+                given["shown"] = np.ascontiguousarray(mask[:, 0, -1])
+            elif "shown" in text:
+                given["shown"] = mask
+            if "float[B,1,S,S] mask" in text:
+                given["mask"] = np.where(mask, 0, np.float32(LOWEST)).astype(np.float32)
+            if "float[B,1,1,S] mask" in text:
+                given["mask"] = np.where(mask[:, :, -1:], 0, np.float32(LOWEST)).astype(np.float32)
+            if "bias" in text:
+                given["bias"] = rng.standard_normal((1, 2, length, length)).astype(np.float32)
+            found.append(given)
+    return found
+
+
+CHOICE = "u = Where(shown, s, low)"
+ADDED = "w = Where(shown, zero, low) u = Add(s, w)"
+GUARD = f"{SOFTMAX} nan = IsNaN(p) g = Where(nan, zero, p)"
+ROW = "r = Unsqueeze(shown, axes)"
+
+
+@pytest.mark.parametrize("low", [LOWEST, -np.inf])
+@pytest.mark.parametrize(
+    ("lines", "inputs", "p"),
+    [
+        (f"{CHOICE} {SOFTMAX}", "bool[B,1,S,S] shown", "p"),
+        (f"hidden = Not(shown) u = Where(hidden, low, s) {SOFTMAX}", "bool[B,1,S,S] shown", "p"),
+        (f"{ADDED} {SOFTMAX}", "bool[B,1,S,S] shown", "p"),
+        (f"{ADDED} {GUARD}", "bool[B,1,S,S] shown", "g"),
+        (f"{ROW} w = Where(r, zero, low) u = Add(s, w) {GUARD}", "bool[B,S] shown", "g"),
+        (f"{ROW} u = Where(r, s, low) {SOFTMAX}", "bool[B,S] shown", "p"),
+        (f"u = Add(s, mask) {SOFTMAX}", "float[B,1,1,S] mask", "p"),
+        (f"i = Add(bias, s) {CHOICE.replace(' s,', ' i,')} {SOFTMAX}", "float[1,2,S,S] bias, bool[B,1,S,S] shown", "p"),
+        (f"h = Where(shown, s, low) u = Add(mask, h) {SOFTMAX}", "bool[B,1,S,S] shown, float[B,1,S,S] mask", "p"),
+    ],
+)
+def test_masks_of_exporters(lines: str, inputs: str, p: str, low: float) -> None:
+    text = attention(lines, inputs, low, p)
+    compiled = optimize(model(text), target="ort")
+    found = ops(compiled)
+    assert found.count("MultiHeadAttention") == 1 and not {"Softmax", "IsNaN"} & set(found)
+    assert_same_numbers(model(text), compiled, feeds(text))
+    again = optimize(compiled, target="ort")
+    assert again.SerializeToString(deterministic=True) == compiled.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "low"),
+    [
+        (f"{CHOICE} {SOFTMAX}", -1e4),  # a row that is hidden as a whole is a mean; the scores would count
+        (f"{CHOICE} {SOFTMAX}", np.inf),
+        (f"{ADDED} {SOFTMAX} nan = IsNaN(p) g = Where(nan, half, p)", LOWEST),
+        (f"{ADDED} {SOFTMAX} nan = IsInf(p) g = Where(nan, zero, p)", LOWEST),
+        (f"{ADDED} {SOFTMAX} nan = IsNaN(p) g = Where(nan, p, zero)", LOWEST),
+        (f"u = Identity(s) {GUARD}", LOWEST),  # not by a mask
+    ],
+)
+def test_others_stay(lines: str, low: float) -> None:
+    text = attention(lines, low=low, p="g" if "g =" in lines else "p")
+    compiled = optimize(model(text), target="ort")
+    assert "MultiHeadAttention" not in ops(compiled)
+    assert_same_numbers(model(text), compiled, feeds(text))
+
+
+def test_layers_share_what_the_mask_takes() -> None:
+    """The mask of one row for all queries is widened once, and so is what tells rows without a key."""
+    text = attention(f"{ROW} w = Where(r, zero, low) u = Add(s, w) {GUARD}", "bool[B,S] shown", -np.inf, "g")
+    head, layer = text[: text.index("a = Reshape")], text[text.index("a = Reshape") : text.rindex("}")]
+    first = re.sub(r"\by\b", "z", layer)
+    second = re.sub(r"\bx\b", "z", re.sub(r"\b(\w+) =", r"\1_2 =", layer))
+    for name in re.findall(r"\b(\w+) =", layer):
+        second = re.sub(rf"\b{name}([,)])", rf"{name}_2\1", second)
+    twice = f"{head} {first} {second.replace('y_2 =', 'y =')} }}"
+    compiled = optimize(model(twice), target="ort")
+    found = ops(compiled)
+    assert found.count("MultiHeadAttention") == 2 and found.count("Expand") == 1 and found.count("ReduceMax") == 1
+    assert_same_numbers(model(twice), compiled, feeds(text))
+
+
+def test_heads_that_share_keys_and_heads_that_are_normalized() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> agraph (float[B,S,8] x, float[B,S,4] z) => (float[B,S,8] y)
+    <int64[4] apart = {0, 0, 2, 4}, int64[4] one = {0, 0, 1, 4}, int64[3] joined = {0, 0, 8}, float half = {0.5},
+     float[4] scale = {1, 2, 3, 4}, int64[1] axis = {2}, int64[5] wide = {1, 1, 2, 1, 1},
+     int64[4] all = {0, 2, -1, 4}> {
+      a = Reshape(x, apart) h = LayerNormalization(a, scale) q = Transpose<perm=[0,2,1,3]>(h)
+      b = Reshape(z, one) k = Transpose<perm=[0,2,1,3]>(b) ku = Unsqueeze(k, axis) ke = Expand(ku, wide)
+      kr = Reshape(ke, all) kt = Transpose<perm=[0,1,3,2]>(kr)
+      m = MatMul(q, kt) s = Mul(m, half) p = Softmax<axis=-1>(s) o = MatMul(p, kr)
+      t = Transpose<perm=[0,2,1,3]>(o) y = Reshape(t, joined) }"""
+    compiled = optimize(model(text), target="ort")
+    assert "MultiHeadAttention" in ops(compiled) and "Softmax" not in ops(compiled)
+    assert_same_numbers(model(text), compiled)
+
+
+def test_queries_of_one_batch_with_keys_of_another_stay() -> None:
+    """MatMul repeats the queries of one for all of the batch; the kernel refuses that."""
+    text = attention(f"u = Identity(s) {SOFTMAX}").replace(
+        "b = Reshape(n, apart)", "b0 = Reshape(n, apart) b = Add(b0, shift)"
+    )
+    text = text.replace("bool[B,1,S,S] shown", "float[C,1,1,1] shift")
+    compiled = run_passes(text, "ort-attention")
+    assert "MultiHeadAttention" not in ops(compiled)

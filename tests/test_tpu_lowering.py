@@ -23,8 +23,10 @@ SCORES = {
     "divided": "s = Div(m, c)",
     "multiplied": "s = Mul(m, c)",
     "number first": "s = Mul(c, m)",
+    "of one dimension": "s = Div(m, d)",
 }
-HEADS = """g (float[2,3,16,8] q, float[2,3,8,16] k, float[2,3,16,8] v) => (float[2,3,16,8] y) <float c = {2.5}>
+HEADS = """g (float[2,3,16,8] q, float[2,3,8,16] k, float[2,3,16,8] v) => (float[2,3,16,8] y)
+<float c = {2.5}, float[1] d = {2.5}>
 { m = MatMul(q, k)  SCALED  p = Softmax<axis=-1>(s)  t = MatMul(p, v)  u = Add(t, b)  y = Mul(u, w) }"""
 VECTORS = {"b": (1, 3, 1, 1), "w": (8,)}
 

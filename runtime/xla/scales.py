@@ -21,15 +21,18 @@ def scaled_first(closed: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
     for v in (v for each in (*jaxpr.eqns, jaxpr) for v in _variables(each)):
         uses[v] = uses.get(v, 0) + 1
     products = {eqn.outvars[0]: eqn for eqn in jaxpr.eqns if _is_batched_product(eqn) and uses.get(eqn.outvars[0]) == 1}
-    scales = {v: eqn for eqn in jaxpr.eqns for v in _variables(eqn) if v in products and _is_scale(eqn, v)}
-    scales = {v: eqn for v, eqn in scales.items() if _pays(products[v])}
-    replaced = {id(eqn) for eqn in scales.values()}
+    scales = {
+        id(eqn): products[v]
+        for eqn in jaxpr.eqns
+        for v in _variables(eqn)
+        if v in products and _is_scale(eqn, v) and _pays(products[v])
+    }
+    moved = {id(product) for product in scales.values()}
     eqns: list[Any] = []
     for eqn in jaxpr.eqns:
-        result = eqn.outvars[0] if eqn.outvars else None
-        if result in scales:
-            eqns += _scaled(eqn, scales[result])
-        elif id(eqn) not in replaced:
+        if id(eqn) in scales:
+            eqns += _scaled(scales[id(eqn)], eqn)
+        elif id(eqn) not in moved:
             eqns.append(eqn)
     return jex.ClosedJaxpr(jaxpr.replace(eqns=eqns), closed.consts) if scales else closed
 
@@ -50,13 +53,14 @@ def _is_scale(eqn: Any, product: Any) -> bool:
         return False
     others = [v for v in eqn.invars if v is not product]
     is_dividend = eqn.primitive.name == "mul" or eqn.invars[0] is product
-    return len(others) == 1 and isinstance(others[0], jex.Literal) and np.ndim(others[0].val) == 0 and is_dividend
+    return len(others) == 1 and np.prod(np.shape(getattr(others[0], "val", others[0].aval))) == 1 and is_dividend
 
 
 def _pays(product: Any) -> bool:
-    """Has the left operand fewer numbers than the result, and its type?"""
+    """Has the left operand fewer numbers than the result, and its type and rank?"""
     left, result = product.invars[0].aval, product.outvars[0].aval
-    return isinstance(product.invars[0], jex.Var) and left.dtype == result.dtype and left.size < result.size
+    alike = left.dtype == result.dtype and left.ndim == result.ndim
+    return isinstance(product.invars[0], jex.Var) and alike and left.size < result.size
 
 
 def _scaled(product: Any, scale: Any) -> list[Any]:

@@ -79,6 +79,28 @@ def test_rows_that_stay_apart(nodes: str):
     check(f"g (float[N, 4] x) => (float[N, 6] y) {WEIGHTS} {{ {nodes} }} {function}")
 
 
+@pytest.mark.parametrize(
+    ("inputs", "nodes", "fits"),
+    [
+        ("", "y = Attention(x, x, x)", True),
+        (", float[N, 1, 3, 3] m", "y = Attention<is_causal = 1>(x, x, x, m)", True),
+        (", float[3, 3] m", "y = Attention(x, x, x, m)", True),
+        (", float[N, 3, 2] c", "y = RotaryEmbedding(x, c, c)", True),
+        (", int64[N, 3] p", "y = RotaryEmbedding(x, t, t, p)", True),
+        ("", "z = Transpose<perm=[1, 0, 2, 3]>(x) a = Attention(z, z, z) y = Transpose<perm=[1, 0, 2, 3]>(a)", False),
+        (", float[3, N] m", "s = Transpose<perm = [2, 1, 0, 3]>(x) a = Attention(s, s, s) y = Identity(a)", False),
+    ],
+)  # fmt: skip
+def test_attention_by_batch(inputs: str, nodes: str, fits: bool):
+    out = "N, 2, 3, 4" if "(s, s, s)" not in nodes else "3, 2, N, 4"
+    text = f"g (float[N, 2, 3, 4] x{inputs}) => (float[{out}] y) <float[3, 2] t = {{1, 2, 3, 4, 5, 6}}> {{ {nodes} }}"
+    if fits:
+        check(text, 23, counts=(1, 3, 8))
+    else:
+        with pytest.raises(OptionError, match="Attention"):
+            check(text, 23, counts=(3,))
+
+
 def test_images_tokens_and_sequences():
     check(
         """g (float[N, 1, 6, 6] x) => (float[N, 10] y) <float[2, 1, 3, 3] k = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9},

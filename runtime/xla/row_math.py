@@ -39,6 +39,24 @@ def quantize(node: ir.Node, facts: Facts, operands: Operands) -> list[Rows]:
     return [rows]
 
 
+def by_batch(node: ir.Node, facts: Facts, operands: Operands) -> list[Rows]:
+    """Attention and RotaryEmbedding: each element of the batch by itself, beside what is the same for all of them."""
+    found = {rows for rows in operands if rows is not None}
+    if len(found) != 1 or next(iter(found)).axis != 0:
+        raise Mixes("its rows are not those of the batch")
+    is_attention = node.op_type == "Attention"
+    for index, (value, rows) in enumerate(zip(node.inputs, operands)):
+        if value is None or not value.name:
+            continue
+        of_all = facts.rank(value) < (4 if is_attention else 3) or facts.dim(value, 0) == 1
+        for_all = of_all and (index == 3 if is_attention else index in (1, 2))
+        if rows is None and not for_all:
+            raise Mixes(f"{value.name!r} has a size of its own along the rows")
+        if rows is not None and is_attention and index == 3 and facts.rank(value) != 4:
+            raise Mixes("the mask's rows are not those of the batch")
+    return list(found) * len(node.outputs)
+
+
 def matmul(node: ir.Node, facts: Facts, operands: Operands) -> list[Rows]:
     a, b = node.inputs[0], node.inputs[1]
     rows_a, rows_b, *others = operands

@@ -6,6 +6,7 @@ from .row_facts import Rule
 from .row_math import (
     along,
     batched,
+    by_batch,
     cumulative,
     dropout,
     elementwise,
@@ -60,6 +61,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("TopK", "LpNormalization"), along(-1)),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent),
     **dict.fromkeys(("ConstantOfShape", "Range"), filled),
+    **dict.fromkeys(("Attention", "RotaryEmbedding"), by_batch),
     "MatMul": matmul,
     "MatMulInteger": matmul,
     "Gemm": gemm,

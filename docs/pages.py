@@ -93,6 +93,7 @@ def pages() -> dict[str, str]:
     for source in ("CONTRIBUTING.md", "CHANGELOG.md"):
         found[source.lower()] = linked((ROOT / source).read_text(encoding="utf-8"))
     found["cli.md"] = "# Command line\n" + found["cli.md"].partition("\n")[2] + "\n" + command_line()
+    found["compare.md"] = "---\nhide: [toc]\n---\n" + found["compare.md"]  # one table, which takes the room
     found["tour.md"] = tour()
     found["passes.md"] = passes()
     found["devices.md"] = devices()

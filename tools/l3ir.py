@@ -103,7 +103,8 @@ def read(file: Path) -> list[L3Node]:
         return parse_l3ir(path.read_text(encoding="utf-8"), tolerant=True)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise PfvmError(f"cannot read {path}: {reason}") from error
+        advice = "; pfvm plan, or pfvm compile --device xla:cpu --artifacts, writes one" if file.is_dir() else ""
+        raise PfvmError(f"cannot read {path}: {reason}{advice}") from error
     except L3irError as error:
         raise PfvmError(f"{path}: {error}") from error
 

@@ -60,7 +60,18 @@ def _visit(graph: ir.Graph, rw: Rewriter, seen: ChainMap[Key, ir.Node], tensors:
             rw.replace(node, copy.outputs[0])
             rw.matched("common node")
         else:
-            rw.reject("common node", "an output of the graph keeps a value of its own", node)
+            _share_outputs(node, first, rw)
+
+
+def _share_outputs(node: ir.Node, first: ir.Node, rw: Rewriter) -> None:
+    """Of equal nodes that both stay, since both compute outputs of the graph, read what the first one computes."""
+    pairs = [(a, b) for a, b in zip(node.outputs, first.outputs) if a.uses() and rw.can_replace(a, b)]
+    for own, other in pairs:
+        rw.replace_value(own, other)
+    if pairs:
+        rw.matched("common output")
+    else:
+        rw.reject("common node", "an output of the graph keeps a value of its own", node)
 
 
 def _standing(seen: ChainMap[Key, ir.Node], key: Key) -> ir.Node | None:

@@ -106,3 +106,14 @@ def test_what_died_with_its_reader_serves_nobody() -> None:
     compiled = run_passes(text, "eliminate-common-subexpressions")
     assert ops(compiled) == ["Shape", "Gather", "NonZero", "Add", "Shape", "Neg"]
     assert_same_numbers(model(text), compiled)
+
+
+def test_of_two_nodes_that_stay_one_is_read() -> None:
+    """Both have an output of the graph; what follows their other outputs is computed once."""
+    text = """agraph (float[4,4] x) => (float[2,4] y, float[2,4] z, float[2,4] w) <int64[2] cut = {2, 2}> {
+      a, y = Split(x, cut) b, z = Split(x, cut) c = Exp(a) d = Exp(b) w = Add(c, d) }"""
+    compiled = run_passes(text, "eliminate-common-subexpressions")
+    assert ops(compiled) == ["Split", "Split", "Exp", "Add"]
+    assert_same_numbers(model(text), compiled)
+    again = run_passes(compiled, "eliminate-common-subexpressions")
+    assert again.SerializeToString(deterministic=True) == compiled.SerializeToString(deterministic=True)

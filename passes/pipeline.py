@@ -78,6 +78,7 @@ REGISTRY: dict[str, str] = {
     "ort-norms": "ort_norms:OrtNorms",
     "ort-rotary": "ort_rotary:OrtRotary",
     "ort-attention": "ort_attention:OrtAttention",
+    "ort-linear": "ort_linear:OrtLinear",
     "ort-pad-products": "ort_pad_products:OrtPadProducts",
     "tpu-pair-columns": "tpu_pair_columns:TpuPairColumns",
     "tpu-split-pools": "tpu_split_pools:TpuSplitPools",

@@ -119,6 +119,8 @@ EXAMPLES: dict[str, str | onnx.ModelProto] = {
         qa = Reshape(q, apart) ka = Reshape(k, apart) va = Reshape(v, apart) qh = Transpose<perm=[0,2,1,3]>(qa)
         kh = Transpose<perm=[0,2,3,1]>(ka) vh = Transpose<perm=[0,2,1,3]>(va) m = MatMul(qh, kh) n = Mul(m, h)
         p = Softmax(n) o = MatMul(p, vh) t = Transpose<perm=[0,2,1,3]>(o) r = Reshape(t, joined) y = Neg(r) }""",
+    "ort-linear": """agraph (float[1,2,3] x, float[2] b) => (float[1,2,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {
+        m = MatMul(x, w) a = Add(b, m) y = Exp(a) }""",
     "ort-pad-products": onnx.helper.make_model(WIDE, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8),
     "fuse-conv": NORMALIZED,
     "fuse-scale": """agraph (float[2,3] x) => (float[2,2] y)

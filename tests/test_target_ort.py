@@ -121,6 +121,36 @@ def test_products_over_pages_are_padded(op: str, rows: str, padded: bool) -> Non
     assert_same_numbers(source, compiled, [feeds])
 
 
+@pytest.mark.parametrize(
+    ("shape", "bias", "fused"),
+    [
+        ("B,L,3", "float[2] b", True),
+        ("2,L,3", "float[2] b", True),
+        ("A,B,L,3", "float[2] b", True),
+        ("L,3", "float[2] b", False),  # ONNX Runtime joins those itself
+        ("B,L,3", "float[1] b", False),
+        ("B,L,3", "float[L,2] b", False),
+        ("B,L,3", "float[N] b", False),
+    ],
+)
+def test_linear_layers_of_more_than_two_dims(shape: str, bias: str, fused: bool) -> None:
+    text = HEAD.format(opset=17) + (
+        f"(float[{shape}] x, {bias}) => (y) <float[3,2] w = {{1, 2, 3, 4, 5, 6}}> {{ m = MatMul(x, w) y = Add(b, m) }}"
+    )
+    compiled = run_passes(text, "ort-linear")
+    assert ("Gemm" in ops(compiled)) == fused
+    if "[N]" not in bias:
+        assert_same_numbers(model(text), compiled)
+
+
+def test_a_product_that_is_needed_stays() -> None:
+    text = HEAD.format(opset=17) + (
+        "(float[B,L,3] x, float[2] b) => (y, z) <float[3,2] w = {1, 2, 3, 4, 5, 6}>"
+        " { m = MatMul(x, w) y = Add(b, m) z = Neg(m) }"
+    )
+    assert "Gemm" not in ops(run_passes(text, "ort-linear"))
+
+
 def test_gelu_by_tanh() -> None:
     text = (
         HEAD.format(opset=14)

@@ -183,24 +183,60 @@ def _mend_slice(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     context._symbolic_values.pop(out, None)
     if data is None or data.shape is None or out.shape is None:
         return
-    cuts = View(node, context.opset).cuts()
-    if cuts is None:  # the library follows run-time bounds as new symbols, but takes run-time axes for none
-        if any(value is not None and constant_tensor(value) is None for value in node.inputs[3:]):
-            out.shape = ir.Shape([context.new_symbolic_dim() for _ in out.shape])
+    cuts = _cuts(context, node)
+    if cuts is None:
+        out.shape = ir.Shape([context.new_symbolic_dim() for _ in out.shape])
         return
     dims = list(out.shape)
     for axis, start, end, step in cuts:
-        size = data.shape[axis]
-        if isinstance(size, int):
-            dims[axis] = len(sliced(size, start, end, step)) if step else size
-        else:
-            whole = start == 0 and end >= _TO_THE_END and step == 1
-            dims[axis] = size if whole else context.new_symbolic_dim()
+        dims[axis] = _cut_dim(context, data.shape[axis], (start, end, step), dims[axis])
     out.shape = ir.Shape(dims)
     contents = context.get_symbolic_value(data)
-    if contents is not None and len(data.shape) == 1 and len(cuts) == 1 and cuts[0][3]:
-        _, *bounds = cuts[0]
-        context._symbolic_values[out] = [contents[i] for i in sliced(len(contents), *bounds)]
+    if contents is not None and len(data.shape) == 1 and len(cuts) == 1:
+        _, start, end, step = cuts[0]
+        if isinstance(start, int) and isinstance(end, int) and step:
+            context._symbolic_values[out] = [contents[i] for i in sliced(len(contents), start, end, step)]
+
+
+Cut = tuple[int, Dim, Dim, int]
+"""Axis, start, end and step."""
+
+
+def _cuts(context: osi.ShapeInferenceContext, node: ir.Node) -> Sequence[Cut] | None:
+    """What a Slice cuts, its bounds as they follow from shapes; None where anything is known only in a run."""
+    view = View(node, context.opset)
+    exact = view.cuts()
+    if exact is not None or context.opset < 10:
+        return exact
+    given = [None if value is None else _elements(context, value) for value in (view.at(i) for i in range(1, 5))]
+    if any(view.at(i + 1) is not None and each is None for i, each in enumerate(given)):
+        return None
+    starts, ends = given[0] or [], given[1] or []
+    axes, steps = given[2] or range(len(starts)), given[3] or [1] * len(starts)
+    numbers = [(axis, start, end, step) for axis, start, end, step in zip(axes, starts, ends, steps)]
+    rank = len(node.inputs[0].shape or ()) if node.inputs[0] is not None else 0
+    fits = all(isinstance(axis, int) and -rank <= axis < rank and isinstance(step, int) for axis, _, _, step in numbers)
+    return numbers if fits and len(numbers) == len(starts) else None  # type: ignore[return-value]
+
+
+def _elements(context: osi.ShapeInferenceContext, value: ir.Value) -> Sequence[Dim] | None:
+    """What an integer tensor holds, as far as constants and shapes tell."""
+    tensor = constant_tensor(value)
+    if tensor is not None:
+        return [int(number) for number in tensor.numpy().reshape(-1)]
+    return None if value.is_graph_input() else context.get_symbolic_value(value)
+
+
+def _cut_dim(context: osi.ShapeInferenceContext, size: Dim, cut: tuple[Dim, Dim, int], assumed: Dim) -> Dim:
+    """What is left of an axis of `size`; of an end that is a sum of dims, which is not negative, as `assumed`."""
+    start, end, step = cut
+    if isinstance(start, int) and isinstance(end, int):
+        if isinstance(size, int):
+            return len(sliced(size, start, end, step)) if step else size
+        return size if start == 0 and end >= _TO_THE_END and step == 1 else context.new_symbolic_dim()
+    positive = isinstance(start, int) and start >= 0 and step > 0
+    follows = positive and isinstance(end, ir.SymbolicDim) and end.value is not None and "-" not in end.value
+    return assumed if follows else context.new_symbolic_dim()
 
 
 def _mend_squeeze(context: osi.ShapeInferenceContext, node: ir.Node) -> None:

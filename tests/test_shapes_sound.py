@@ -159,6 +159,19 @@ def test_symbolic_shapes_hold_the_real_ones(op: str) -> None:
             "[n,12*m]",
             id="a dim that is a product",
         ),
+        pytest.param(
+            '<ir_version: 8, opset_import: ["" : 17]> g (float[n,m] x) => (float[a,b] y) '
+            "<int64[1] one = {1}, int64[1] six = {6}> { e = Add(one, six) y = Slice(x, one, e) }",
+            "[_d0,m]",
+            id="Slice up to a number that is computed",
+        ),
+        pytest.param(
+            '<ir_version: 8, opset_import: ["" : 17]> g (float[n,m] x) => (float[a,b] y) '
+            "<int64[1] zero = {0}, int64[1] seven = {7}> { s = Shape<start=1, end=2>(x) e = Sub(s, seven) "
+            "y = Slice(x, zero, e) }",
+            "[_d0,m]",
+            id="Slice up to a difference, which may count from the end",
+        ),
         *(
             pytest.param(
                 f'<ir_version: 8, opset_import: ["" : 17]> g (float[2,3,4] x, int64[1] k) => (float[a,b,c] y) '

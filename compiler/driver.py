@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import onnx
@@ -38,12 +38,14 @@ class CompileResult:
     """A compiled model in normal form and what every pass did; `original` is the model that was read, if it was.
 
     accuracy: what fewer bits did to the numbers, where there are fewer (see pfvm.runtime.reduced).
+    settings: by pass its options that are not the defaults, for who runs the passes again.
     """
 
     model: ir.Model
     passes: list[PassRecord]
     original: ir.Model | None = None
     accuracy: dict[str, Any] | None = None
+    settings: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     def summary(self) -> dict:
         """The content of passes.json: the runs of passes that changed something, and those of the last round.
@@ -59,6 +61,7 @@ class CompileResult:
             "bytes": [first.bytes_before, last.bytes_after] if first and last else None,
             "seconds": sum(record.seconds for record in self.passes),
             "runs": len(self.passes),
+            "settings": self.settings,
             "passes": [dataclasses.asdict(record) for record in shown],
             **({} if self.accuracy is None else {"accuracy": self.accuracy}),
         }
@@ -104,7 +107,20 @@ def compile_model(
     records = pipeline.run(rewriter, passes, {"evaluate": evaluate}, after)
     if options.strip_provenance:
         provenance.strip(working)
-    return CompileResult(working, records)
+    return CompileResult(working, records, settings=_settings(ours))
+
+
+def _settings(passes: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """The options of passes that are not their defaults."""
+    found = {
+        each.name: {
+            field.name: getattr(each, field.name)
+            for field in dataclasses.fields(each)
+            if getattr(each, field.name) != field.default
+        }
+        for each in passes
+    }
+    return {name: options for name, options in found.items() if options}
 
 
 def _report(record: PassRecord, rounds: float) -> None:

@@ -134,6 +134,19 @@ def test_a_pass_has_its_diff(artifacts: pathlib.Path) -> None:
     assert "model.onnx is not in this directory" in pass_diffs(open_folder(artifacts))["note"]
 
 
+def test_a_pass_with_options_has_its_diff(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[2] x) => (float[4000] y) <float[2] a = {1, 2}, int64[1] r = {2000}>
+    { b = Tile (a, r)  c = Tile (x, r)  y = Add (b, c) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
+    given = ("-p", "fold-constants{slack=1MiB}")
+    assert pfvm("compile", tmp_path / "net.onnx", "--artifacts", tmp_path / "out", *given).code == 0
+    found = pass_diffs(open_folder(tmp_path / "out"))
+    assert found["note"] is None and found["diffs"]["1/fold-constants"]["removed"][0] == "Tile(a, r) -> (b)"
+    recorded = json.loads((tmp_path / "out" / "passes.json").read_text())
+    assert recorded["settings"] == {"fold-constants": {"slack": 2**20}}
+
+
 def test_weights_in_another_file_are_not_read(artifacts: pathlib.Path) -> None:
     model = onnx.load(artifacts / "model.onnx")
     weights = model.graph.initializer.add(name="outside", data_type=onnx.TensorProto.FLOAT, dims=[1])

@@ -39,10 +39,10 @@ def _diffs(folder: Folder) -> dict[str, Any]:
     unknown = dict.fromkeys(run["name"] for run in recorded["passes"] if run["name"] not in REGISTRY)
     if unknown:
         return _none(f"rules of one's own ({', '.join(unknown)}) took part, and are not in this directory")
-    diffs, runs = _replay(content, recorded["passes"])
+    diffs, runs = _replay(content, recorded["passes"], recorded.get("settings", {}))
     for run in recorded["passes"]:
         if runs.get(_key(run["round"], run["name"])) != (run["matches"], run["nodes_before"], run["nodes_after"]):
-            again = f"run again with default options, {run['name']} does something else in round {run['round']}"
+            again = f"run again, {run['name']} does something else in round {run['round']}"
             return _none(f"{again} than passes.json says")
     return {"diffs": diffs, "note": None}
 
@@ -51,7 +51,9 @@ def _key(number: int, name: str) -> str:
     return f"{number}/{name}"
 
 
-def _replay(content: bytes, recorded: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _replay(
+    content: bytes, recorded: list[dict[str, Any]], settings: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     from pfvm.compiler.importer import read_model
     from pfvm.compiler.shapes import ShapeInference
     from pfvm.passes import pipeline
@@ -60,7 +62,8 @@ def _replay(content: bytes, recorded: list[dict[str, Any]]) -> tuple[dict[str, A
 
     model = read_model(content)
     last = max((run["round"] for run in recorded), default=0)
-    passes = [pipeline.load(run["name"])() for run in recorded if run["round"] == last]
+    names = [run["name"] for run in recorded if run["round"] == last]
+    passes = [pipeline.load(name)(**settings.get(name, {})) for name in names]
     before = _lines(model)
     diffs: dict[str, Any] = {}
     runs: dict[str, Any] = {}

@@ -97,6 +97,8 @@ def scaled_product(node: ir.Node, rw: Rewriter) -> bool:
         scale = params.get("alpha", 1.0) * float(number.reshape(()))
         if not np.isfinite(scale) or float(np.float32(scale)) != scale:
             return rw.reject("scaled_product", "alpha is a float32, which does not hold this number")
+        if (rw.opset(node) or 0) < 11:
+            return rw.reject("scaled_product", "Gemm needs C at this opset")
         if scale == 0:
             return rw.reject("scaled_product", "with alpha 0, runtimes leave out the product, and what is NaN in it")
         rw.replace(node, rw.op("Gemm", a, b, at=node, **{**params, "alpha": scale}).outputs[0])

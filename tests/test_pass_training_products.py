@@ -131,3 +131,9 @@ def test_a_product_times_zero_keeps_what_is_no_number() -> None:
     text = "agraph (float[2,3] a, float[3,4] b) => (float[2,4] y) <float k = {0}> { p = Gemm(a, b) y = Mul(p, k) }"
     compiled = run_passes(text, "fuse-gemm-sum")
     assert ops(compiled) == ["Gemm", "Mul"]
+
+
+def test_where_gemm_needs_something_to_add_a_scaled_matmul_stays() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 9]> agraph (float[2,3] a, float[3,4] b) => (float[2,4] y)
+        <float k = {0.5}> { p = MatMul(a, b) y = Mul(p, k) }"""
+    assert ops(run_passes(text, "fuse-gemm-sum")) == ["MatMul", "Mul"]

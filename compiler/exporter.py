@@ -39,6 +39,8 @@ def _to_proto(copy: ir.Model, interface: Interface) -> onnx.ModelProto:
         appended = []
     for graph in external.graphs(proto.graph):
         _tidy(graph)
+    for function in proto.functions:
+        _untype_formals(function)
     interface.restore(proto)
     proto.graph.input.extend(ir.serde.serialize_value(value) for value in appended)
     return proto
@@ -56,6 +58,14 @@ def _tidy(graph: onnx.GraphProto) -> None:
     if len(kept) < len(graph.value_info):
         del graph.value_info[:]
         graph.value_info.extend(kept)
+
+
+def _untype_formals(function: onnx.FunctionProto) -> None:
+    """Each call gives its own types; what a pass has learnt of one is not read again, and would not come out again."""
+    kept = [value for value in function.value_info if value.name not in function.input]
+    if len(kept) < len(function.value_info):
+        del function.value_info[:]
+        function.value_info.extend(kept)
 
 
 def export_shapes(model: ir.Model, interface: Interface) -> None:

@@ -78,3 +78,12 @@ def test_a_call_in_a_body_is_inlined() -> None:
     compiled = run_passes(text, INLINE, DEAD)
     assert [a.g.node[0].op_type for a in compiled.graph.node[0].attribute] == ["Neg", "Neg"] and not compiled.functions
     assert_same_numbers(model(text), compiled)
+
+
+def test_what_is_learnt_of_a_parameter_is_not_written() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]> agraph (bool a, bool b) => (bool y) { y = my.F(a, b) }
+        <domain: "my", opset_import: ["" : 17]>
+        F (p, q) => (r) { no = Constant <value = bool {0}> () s = Not(p) t = Xor(q, no) r = Xor(s, t) }"""
+    compiled = run_passes(text)
+    assert [node.op_type for node in compiled.functions[0].node] == ["Not", "Xor"]
+    assert run_passes(compiled).SerializeToString() == compiled.SerializeToString()

@@ -103,11 +103,9 @@ def split_pairs(node: ir.Node, rw: Rewriter) -> bool:
     weight, bias = pairs.second_weight(conv.weight, node, rw), pairs.twice(conv.bias, node, rw)
     top, _, bottom, _ = conv.pads
     phases = [_Phase([top - row, 0, bottom - 1 + row, 0], [2, 1]) for row in (0, 1)]
-    results, out, at = _convolved(phases, source, weight, bias, node, rw), conv.channels[0], _place(second)
-    windows = [pairs.channels_of(result, half, out, node, rw) for result in results for half in (0, 1)]
-    maximum, gradient, parts = _through_pool(windows, pooled, rw)
-    halves = [pairs.join(parts[i : i + 2], at, rw, axis=1) for i in (0, 2)]
-    of_source, of_weight = _gradients(phases, source, weight, halves, second.readers, at, rw)
+    rows, at = _convolved(phases, source, weight, bias, node, rw), _place(second)
+    maximum, gradient, parts = _through_pairs_pool(rows, pooled, rw)
+    of_source, of_weight = _gradients(phases, source, weight, parts, second.readers, at, rw)
     if of_weight is not None:
         of_weight = pairs.second_weight_gradient(of_weight, conv, at, rw)
     new = _pairs_of(second.readers, None, of_weight, _bias_gradient(gradient, second.readers, at, rw))
@@ -155,28 +153,61 @@ def _convolved(
 
 
 def _through_pool(windows: Values, pooled: _Pooled, rw: Rewriter) -> tuple[ir.Value, ir.Value, Values]:
-    """From the four positions of the windows, row by row: the maximum, its gradient, and that of each position.
-
-    Comparing, not looking for what equals the maximum: that a compiler may hold in another precision.
-    """
-    before, off = pooled.before, pooled.before.off
-    node, at = before.conv.node, _place(before)
+    """From the four positions of the windows, row by row: the maximum, its gradient, and that of each position."""
+    node, at = pooled.before.conv.node, _place(pooled.before)
     rows = [rw.op("Max", *windows[i : i + 2], at=node).outputs[0] for i in (0, 2)]
-    maximum = rw.op("Max", *rows, at=node).outputs[0]
-    if before.relu is not None:
-        maximum = rw.op("Relu", maximum, at=node).outputs[0]
-    is_later = [rw.op("Greater", b, a, at=node).outputs[0] for a, b in (windows[:2], windows[2:], rows)]
-    assert maximum.dtype is not None and maximum.shape is not None
-    gradient = _in_shape(pooled.updates, maximum, at, rw)
-    if off is not None:
-        gradient = _off(off, maximum, gradient, rw)
-    zero = rw.constant(np.zeros((), maximum.dtype.numpy()), "zero", at)
+    maximum = _activated(rw.op("Max", *rows, at=node).outputs[0], pooled, rw)
+    is_second = [_is_greater(b, a, node, rw) for a, b in (windows[:2], windows[2:], rows)]
+    gradient = _gradient_behind(maximum, pooled, rw)
+    by_row = _split(gradient, is_second[2], at, rw)
+    return maximum, gradient, [each for of, second in zip(by_row, is_second) for each in _split(of, second, at, rw)]
 
-    def parts(of: ir.Value, later: ir.Value) -> Values:
-        return [rw.op("Where", later, *each, at=at).outputs[0] for each in ((zero, of), (of, zero))]
 
-    by_row = parts(gradient, is_later[2])
-    return maximum, gradient, [each for of, later in zip(by_row, is_later) for each in parts(of, later)]
+def _through_pairs_pool(rows: Values, pooled: _Pooled, rw: Rewriter) -> tuple[ir.Value, ir.Value, Values]:
+    """The same from both rows of the windows, whose columns are halves of the channels; parts are those of the rows.
+
+    Rows first, on full channels: half as much to do. Where both columns' maxima are equal the left one is the first of
+    the window, unless it is from the second row and the right one from the first.
+    """
+    node, at, count = pooled.before.conv.node, _place(pooled.before), pooled.before.conv.channels[0]
+    higher = rw.op("Max", *rows, at=node).outputs[0]
+    is_lower_row = _is_greater(rows[1], rows[0], node, rw)
+    left, right = (pairs.channels_of(higher, half, count, node, rw) for half in (0, 1))
+    left_low, right_low = (pairs.channels_of(is_lower_row, half, count, node, rw) for half in (0, 1))
+    maximum = _activated(rw.op("Max", left, right, at=node).outputs[0], pooled, rw)
+    right_up = rw.op("Not", right_low, at=node).outputs[0]
+    is_before = rw.op("And", left_low, right_up, at=node).outputs[0]
+    is_equal = rw.op("Equal", left, right, at=node).outputs[0]
+    is_first = rw.op("And", is_equal, is_before, at=node).outputs[0]
+    is_right = rw.op("Or", _is_greater(right, left, node, rw), is_first, at=node).outputs[0]
+    gradient = _gradient_behind(maximum, pooled, rw)
+    columns = pairs.join(_split(gradient, is_right, at, rw), at, rw, axis=1)
+    return maximum, gradient, _split(columns, is_lower_row, at, rw)
+
+
+def _activated(maximum: ir.Value, pooled: _Pooled, rw: Rewriter) -> ir.Value:
+    """Relu of the maximum, which is the maximum of Relu."""
+    return rw.op("Relu", maximum, at=pooled.before.conv.node).outputs[0] if pooled.before.relu is not None else maximum
+
+
+def _is_greater(a: ir.Value, b: ir.Value, at: ir.Node, rw: Rewriter) -> ir.Value:
+    """Comparing, not looking for what equals the maximum: that a compiler may hold in another precision."""
+    return rw.op("Greater", a, b, at=at).outputs[0]
+
+
+def _gradient_behind(maximum: ir.Value, pooled: _Pooled, rw: Rewriter) -> ir.Value:
+    """The gradient of the maximum before its Relu: that of the position that it comes from."""
+    off = pooled.before.off
+    gradient = _in_shape(pooled.updates, maximum, _place(pooled.before), rw)
+    return gradient if off is None else _off(off, maximum, gradient, rw)
+
+
+def _split(gradient: ir.Value, is_second: ir.Value, at: ir.Node, rw: Rewriter) -> Values:
+    """The gradients of the first and of the second of two: one of them is zero."""
+    assert gradient.dtype is not None
+    zero = rw.constant(np.zeros((), gradient.dtype.numpy()), "zero", at)
+    parts = ((zero, gradient), (gradient, zero))
+    return [rw.op("Where", is_second, *each, at=at).outputs[0] for each in parts]
 
 
 def _gradients(

@@ -1,4 +1,4 @@
-"""keep-batch-dims: products of matrices whose leading dims were joined only for them."""
+"""keep-batch-dims: products and transposes of matrices whose leading dims were joined only for them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from .rules import apply_rules, rule, rules_in
 
 @dataclasses.dataclass(frozen=True)
 class KeepBatchDims:
-    """MatMul takes any leading dims: joining them before it and splitting them after it does nothing.
+    """MatMul and Transpose take any leading dims: joining them before and splitting them after it does nothing.
 
     before:  a[2,12,5,64] ─ Reshape[24,5,64] ─ MatMul ─ Reshape[2,12,5,5] ─ y
              b[2,12,64,5] ─ Reshape[24,64,5] ─ ·
     after:   a ─ MatMul(·, b) ─ y
+
+    before:  a[2,12,5,64] ─ Reshape[24,5,64] ─ Transpose(0,2,1) ─ Reshape[2,12,64,5] ─ y
+    after:   a ─ Transpose(0,1,3,2) ─ y
 
     Both operands have the same leading dims, which come back after it. Exact.
     """
@@ -53,6 +56,26 @@ def joined_for_product(node: ir.Node, rw: Rewriter) -> bool:
     if not (same_dims(a[-2:], left[-2:]) and same_dims(b[-2:], right[-2:]) and same_dims(out[-2:], inner[-2:])):
         return rw.reject("joined_for_product", "the dims of the matrices are not proved to stay")
     rw.replace(node, rw.op("MatMul", *sources, at=node).outputs[0])
+    return True
+
+
+@rule("Reshape")
+def joined_for_transpose(node: ir.Node, rw: Rewriter) -> bool:
+    """Reshape(Transpose(Reshape(a), 0, 2, 1)) → Transpose(a) of the last two dims."""
+    turn = rw.producer(node.inputs[0], "Transpose")
+    joined = rw.producer(turn.inputs[0], "Reshape") if turn is not None else None
+    source = joined.inputs[0] if joined is not None else None
+    if turn is None or joined is None or source is None or rw.view(turn).attr("perm") != (0, 2, 1):
+        return False
+    a, inner, out = source.shape, joined.outputs[0].shape, node.outputs[0].shape
+    if a is None or inner is None or out is None or len(a) < 3 or len(a) != len(out):
+        return False
+    if only_reader(turn.outputs[0]) is not node:
+        return rw.reject("joined_for_transpose", "what is transposed is needed elsewhere")
+    if not same_dims(a[-2:], inner[-2:]) or not same_dims(out, [*a[:-2], a[-1], a[-2]]):
+        return rw.reject("joined_for_transpose", "the dims are not proved to be those of before, the last two turned")
+    last = len(a) - 1
+    rw.replace(node, rw.op("Transpose", source, at=node, perm=[*range(last - 1), last, last - 1]).outputs[0])
     return True
 
 

@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from . import schema
 from .contrib import DOMAIN
 from .dims import same_dim, same_dims
 from .dtypes import ALL_FLOATS
@@ -22,6 +21,8 @@ from .view import constant
 _ROWWISE = frozenset({*UNARY.split(), *BROADCASTING.split()} - {"Dropout"})
 _CONTRIB = frozenset({"Gelu", "FastGelu", "QuickGelu", "BiasGelu"})
 """Elementwise operators of com.microsoft."""
+_SELECTED = ALL_FLOATS | {ir.DataType.BOOL}
+"""Types of what is selected: what is computed, and what is asked of it."""
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 _LOOKAHEAD = 24
 """Nodes that are looked through for a product of matrices that would become smaller."""
@@ -69,7 +70,7 @@ def select_before(node: ir.Node, rw: Rewriter) -> bool:
     """select(f(x)) → f(select(x))."""
     data = node.inputs[0]
     step = data.producer() if data is not None else None
-    if data is None or step is None or data.dtype not in ALL_FLOATS:
+    if data is None or step is None or data.dtype not in _SELECTED:
         return False
     selection = _selection(node, rw)
     axes = _operand_axes(step, selection.axis, rw) if selection is not None else None
@@ -165,13 +166,24 @@ def _norm(step: ir.Node, axis: int, rw: Rewriter) -> list[int | None] | None:
     """LayerNormalization and RMSNormalization over later axes; Softmax over another one."""
     view, shape = rw.view(step), step.outputs[0].shape
     assert shape is not None
-    # Old files hold LayerNormalization before the standard had it.
-    along = view.attr("axis") if schema.has_attribute("", step.op_type, view.opset, "axis") else None
-    if not isinstance(along, int):
+    softmax = step.op_type in ("Softmax", "LogSoftmax")
+    # Old files hold norms before the standard had them, or that it never had.
+    along = view.attr("axis") if softmax else step.attributes.get_int("axis", -1)
+    if not isinstance(along, int) or not -len(shape) <= along < len(shape):
         return None
     along %= len(shape)
-    apart = axis != along if step.op_type in ("Softmax", "LogSoftmax") else axis < along
+    apart = axis != along if softmax else axis < along
     return _broadcast(step, list(step.inputs), axis) if apart else None  # scale and bias may have rows, too
+
+
+def _reduction(step: ir.Node, axis: int, rw: Rewriter) -> list[int | None] | None:
+    """Over other axes, whose dims are kept."""
+    view, shape = rw.view(step), step.outputs[0].shape
+    axes = view.ints("axes")
+    if view.attr("keepdims") != 1 or not isinstance(axes, tuple) or not axes or shape is None:
+        return None
+    others = axis not in {each % len(shape) for each in axes}
+    return [axis, *(None for _ in step.inputs[1:])] if others else None
 
 
 def _matmul(step: ir.Node, axis: int, rw: Rewriter) -> list[int | None] | None:
@@ -213,7 +225,9 @@ def _reshape(step: ir.Node, axis: int, rw: Rewriter) -> list[int | None] | None:
 
 
 _MAKERS = {
-    **dict.fromkeys(("LayerNormalization", "RMSNormalization", "Softmax", "LogSoftmax"), _norm),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), _norm),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _norm),
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax"), _reduction),
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Transpose": _transpose,

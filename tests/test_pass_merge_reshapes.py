@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 from pass_settings import assert_rewritten
-from support import HEADER, assert_same_numbers, assert_stays, model, ops, run_passes
+from support import HEADER, assert_becomes, assert_same_numbers, assert_stays, model, ops, run_passes
 
 PASSES = ("merge-reshapes", "eliminate-dead-code")
 AXES = """a0 = Constant <value = int64[1] {0}> () a1 = Constant <value = int64[1] {1}> ()
@@ -137,3 +137,22 @@ def test_a_transpose_that_moves_no_element(lines: str, shape: str, expected: lis
     compiled = run_passes(text, *PASSES)
     assert ops(compiled) == expected
     assert_same_numbers(model(text), compiled)
+
+
+JOINED = """agraph (float[B,2,3,4] x) => (float[B,2,4,3] y)
+  <int64[3] joined = {{-1, 3, {last}}}, int64[4] apart = {{-1, 2, 4, 3}}> {{
+  j = Reshape(x, joined) t = Transpose<perm=[{perm}]>(j) y = Reshape(t, apart) }}"""
+
+
+def test_a_transpose_of_matrices_whose_batch_was_joined() -> None:
+    assert_becomes(
+        JOINED.format(last=4, perm="0,2,1"),
+        "agraph (float[B,2,3,4] x) => (float[B,2,4,3] y) { y = Transpose<perm=[0,1,3,2]>(x) }",
+        "keep-batch-dims",
+        "eliminate-dead-code",
+    )
+
+
+@pytest.mark.parametrize(("last", "perm"), [(8, "0,2,1"), (4, "2,0,1"), (4, "1,0,2")])
+def test_other_transposes_of_joined_dims_stay(last: int, perm: str) -> None:
+    assert_stays(JOINED.format(last=last, perm=perm), "keep-batch-dims")

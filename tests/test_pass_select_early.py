@@ -75,10 +75,36 @@ def test_attention_of_one_token() -> None:
     assert_same_numbers(model(ATTENTION), compiled)
 
 
+def test_a_guard_of_the_probabilities() -> None:
+    """Where(IsNaN(p), 0, p), as exported for queries that see no key."""
+    guarded = "nan = IsNaN(p) g = Where(nan, nothing, p) o = MatMul(g, vt)"
+    text = ATTENTION.replace("o = MatMul(p, vt)", guarded).replace("int64 first", "float nothing = {0}, int64 first")
+    compiled = run_passes(text, PASS, "eliminate-common-subexpressions", "eliminate-dead-code")
+    (selected,) = [node for node in compiled.graph.node if node.op_type == "Gather"]
+    assert selected.input[0] == "x"
+    assert_same_numbers(model(text), compiled)
+
+
+STEPS = """mean = ReduceMean <axes = [-1]> (m) d = Sub(m, mean) sq = Mul(d, d) var = ReduceMean <axes = [2]> (sq)
+  sd = Sqrt(var) n = Div(d, sd)"""
+
+
+@pytest.mark.parametrize(
+    "norm", [STEPS, "n = LayerNormalization <axis = -1> (m, b)", "n = SimplifiedLayerNormalization <axis = 2> (m, b)"]
+)
+def test_norms_of_old_files(norm: str) -> None:
+    text = graph(f"m = MatMul(x, w) {norm} y = Gather <axis = 1> (n, first)", "[N,6]")
+    text = text.replace("ir_version: 10", "ir_version: 8").replace('"" : 18', '"" : 14')
+    compiled = run_passes(text, PASS, "eliminate-common-subexpressions", "eliminate-dead-code")
+    assert ops(compiled)[0] == "Gather" and ops(compiled).count("Gather") == 1
+    assert_same_numbers(model(text), compiled)
+
+
 @pytest.mark.parametrize(
     ("lines", "shape"),
     [
         ("m = MatMul(x, w) y = Gather <axis = 2> (m, first)", "[N,5]"),  # a column
+        ("m = MatMul(x, w) n = ReduceMean(m, one) y = Gather <axis = 1> (n, first)", "[N,6]"),
         ("m = Relu(x) y = Gather <axis = 1> (m, first)", "[N,4]"),  # no product
         ("m = MatMul(x, w) n = Softmax <axis = 1> (m) y = Gather <axis = 1> (n, first)", "[N,6]"),
         ("s = CumSum(x, first) m = MatMul(x, w) t = Tanh(m) y, i = TopK <axis = 1> (t, one)", "[N,1,6]"),

@@ -81,7 +81,7 @@ def test_a_call_in_a_body_is_inlined() -> None:
 
 
 def test_what_is_learnt_of_a_parameter_is_not_written() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]> agraph (bool a, bool b) => (bool y) { y = my.F(a, b) }
+    text = """<ir_version: 10, opset_import: ["" : 17, "my" : 1]> agraph (bool a, bool b) => (bool y) { y = my.F(a, b) }
         <domain: "my", opset_import: ["" : 17]>
         F (p, q) => (r) { no = Constant <value = bool {0}> () s = Not(p) t = Xor(q, no) r = Xor(s, t) }"""
     compiled = run_passes(text)

@@ -25,18 +25,18 @@ class FuseAttention:
     after:   q, k, v, mask ─ Attention ─ Reshape ─ y
 
     At opset 23 on, in float, where nobody else reads a step. Where Reshapes and Transposes are proved to set heads
-    apart, it takes them in; else operands of four dims as they are. A constant that hides the keys behind the query,
-    added or by Where, is `is_causal`. Any other mask must be proved to leave each row a key: where all of a row is
-    hidden, the steps give a mean or NaN, and Attention zeros. `any_mask` takes the others, too. Takes 0.4 to 0.9 of
-    the steps' time in ONNX Runtime 1.32 with heads apart, as long as they do without. Its kernel refuses a batch or a
-    sequence of nothing, of which the steps make nothing.
+    apart, it takes them in, also of Attention that the file has; else operands of four dims as they are. A constant
+    that hides the keys behind the query, added or by Where, is `is_causal`. Any other mask must be proved to leave each
+    row a key: where all of a row is hidden, the steps give a mean or NaN, and Attention zeros. `any_mask` takes the
+    others, too. Takes 0.4 to 0.9 of the steps' time in ONNX Runtime 1.32 with heads apart, as long as they do without.
+    Its kernel refuses a batch or a sequence of nothing, of which the steps make nothing.
     """
 
     name: ClassVar[str] = "fuse-attention"
     any_mask: bool = False
 
     def run(self, rw: Rewriter) -> None:
-        apply_rules(rw, {"Softmax": [any_attention]} if self.any_mask else RULES)
+        apply_rules(rw, {**RULES, "Softmax": [any_attention]} if self.any_mask else RULES)
 
 
 @rule("Softmax")
@@ -99,6 +99,30 @@ def _replace(steps: Steps, keys: PerHead, values: PerHead, hidden: Hidden, rw: R
         kv_num_heads=keys.heads.heads,
     )
     joined = new.outputs[0]
+    rw.replace(tail, rw.op("Reshape", joined, tail.inputs[1], at=tail, attributes=tail.attributes.values()).outputs[0])
+    return True
+
+
+@rule("Attention")
+def heads_apart(node: ir.Node, rw: Rewriter) -> bool:
+    """Attention of heads that Reshapes and Transposes set apart, and join again → of [batch, length, hidden]."""
+    query, keys, values, *others = [*node.inputs, *[None] * 4][:7]
+    if query is None or keys is None or values is None or any(other is not None for other in others[1:]):
+        return False
+    if any(value.shape is None or len(value.shape) != 4 for value in (query, keys, values)):
+        return False
+    if set(rw.view(node).used_outputs()) != {0}:
+        return rw.reject("heads_apart", "more than the result is read")
+    tail, parts = joined_heads(node, rw), [heads_of(value, rw) for value in (query, keys, values)]
+    known = [part for part in parts if part is not None]
+    if tail is None or len(known) != 3 or known[1].heads != known[2].heads:
+        return rw.reject("heads_apart", "Reshape and Transpose are not proved to set the heads apart and to join them")
+    operands = [part.joined(tail, rw) for part in known]
+    operands += [others[0]] if others[0] is not None else []
+    attributes = [*node.attributes.values()]
+    counts = zip(("q_num_heads", "kv_num_heads"), known, strict=False)
+    attributes += [ir.AttrInt64(name, part.heads) for name, part in counts]
+    joined = rw.op("Attention", *operands, at=tail, attributes=attributes).outputs[0]
     rw.replace(tail, rw.op("Reshape", joined, tail.inputs[1], at=tail, attributes=tail.attributes.values()).outputs[0])
     return True
 

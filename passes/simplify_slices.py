@@ -257,4 +257,40 @@ def split_for_one(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
+@rule("SplitToSequence")
+def split_into_known_parts(node: ir.Node, rw: Rewriter) -> bool:
+    """SplitToSequence into parts that are each taken out by a constant SequenceAt → Split."""
+    source, out, axis = node.inputs[0], node.outputs[0], rw.view(node).attr("axis")
+    readers = [use.node for use in out.uses()]
+    if not readers or out.is_graph_output() or any(reader.op_type != "SequenceAt" for reader in readers):
+        return rw.reject("split_into_known_parts", "the sequence itself is needed")
+    sizes = _part_sizes(node, axis, rw)
+    if sizes is None or source is None:
+        return rw.reject("split_into_known_parts", "the sizes of the parts are not known")
+    indices = [constant(reader.inputs[1]) for reader in readers]
+    if any(index is None or index.size != 1 or not -len(sizes) <= int(index) < len(sizes) for index in indices):
+        return rw.reject("split_into_known_parts", "which part is taken is not known")
+    parts = rw.op("Split", source, at=node, outputs=len(sizes), axis=axis, split=sizes).outputs
+    for reader, index in zip(readers, indices, strict=True):
+        assert index is not None
+        forward(reader, rw, parts[int(index)], "split_into_known_parts")
+    return True
+
+
+def _part_sizes(node: ir.Node, axis: object, rw: Rewriter) -> list[int] | None:
+    """Of a SplitToSequence, along an axis whose dim they add up to."""
+    source, split = node.inputs[0], constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    shape = source.shape if source is not None else None
+    if shape is None or split is None or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
+        return None
+    dim = shape[axis]
+    if not isinstance(dim, int):
+        return None
+    if split.ndim == 0:
+        size = int(split)
+        return [min(size, dim - start) for start in range(0, dim, size)] if size > 0 and dim else None
+    sizes = [int(each) for each in split]
+    return sizes if sizes and min(sizes) >= 0 and sum(sizes) == dim else None
+
+
 RULES = rules_in(globals())

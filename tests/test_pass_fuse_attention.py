@@ -313,3 +313,34 @@ def test_a_triangle_of_any_length(mask: str, fits: bool) -> None:
     compiled = run_passes(text, PASS, "eliminate-dead-code")
     assert ops(compiled) == [NEW, "Reshape"] if fits else NEW not in ops(compiled)
     assert_same_numbers(model(text), compiled)
+
+
+WRITTEN = f"""qa = Reshape(q, apart) ka = Reshape(k, apart) va = Reshape(v, apart) qh = Transpose<perm=[0,2,1,3]>(qa)
+  kh = Transpose<perm=[0,2,1,3]>(ka) vh = Transpose<perm=[0,2,1,3]>(va) {{}} {TOGETHER}"""
+
+
+@pytest.mark.parametrize(
+    "line", ["o = Attention(qh, kh, vh)", "o = Attention<scale=0.3, is_causal=1, softcap=2.0>(qh, kh, vh, m)"]
+)
+def test_attention_that_the_file_has_takes_in_its_heads(line: str) -> None:
+    text = graph(WRITTEN.format(line), f"{THREE}, float[B,1,S,L] m")
+    compiled = assert_fused(text, [NEW, "Reshape"])
+    found = attributes(compiled)
+    assert found["q_num_heads"] == found["kv_num_heads"] == 2 and ("softcap" in found) == ("softcap" in line)
+    again = run_passes(compiled, PASS)
+    assert again.SerializeToString(deterministic=True) == compiled.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        WRITTEN.format("o = Attention(qh, kh, vh)").replace("perm=[0,2,1,3]>(va)", "perm=[0,2,3,1]>(va)"),
+        WRITTEN.format("qn = Neg(qh) o = Attention(qn, kh, vh)"),
+        WRITTEN.format("o, pk, pv = Attention(qh, kh, vh, , past, past)"),
+        WRITTEN.format("o, , , s = Attention(qh, kh, vh) n = Neg(s)").replace("y = Resh", "z = Neg(n) y = Resh"),
+    ],
+)
+def test_attention_with_more_around_it_stays(lines: str) -> None:
+    square = THREE.replace("S", "4").replace("L", "4")
+    text = graph(lines, f"{square}, float[B,2,1,4] past", "B,4,8")
+    assert "q_num_heads" not in attributes(run_passes(text, PASS))

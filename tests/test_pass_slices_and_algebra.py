@@ -169,3 +169,35 @@ def test_what_is_joined_several_times_in_one_place_is_joined_there() -> None:
     compiled = run_passes(text, "simplify-slices", "eliminate-dead-code")
     assert max(len(node.input) for node in compiled.graph.node) <= 64 and len(compiled.graph.node) < 5
     assert_same_numbers(model(text), compiled)
+
+
+SEQUENCE = """agraph (float[2,7] x) => (float[2,{n}] y) <int64[3] sizes = {{3, 3, 1}}, int64 three = {{3}},
+  int64 one = {{1}}, int64 last = {{-1}}, int64 zero = {{0}}> {{ s = SplitToSequence<axis = 1>(x, {split}) {lines} }}"""
+
+
+@pytest.mark.parametrize("split", ["sizes", "three"])
+@pytest.mark.parametrize(
+    ("lines", "n", "expected"),
+    [
+        ("a = SequenceAt(s, zero) b = SequenceAt(s, one) y = Sub(a, b)", 3, ["Split", "Sub"]),
+        ("a = SequenceAt(s, last) b = SequenceAt(s, last) y = Add(a, b)", 1, ["Slice", "Add"]),
+        ("y = SequenceAt(s, zero)", 3, ["Slice"]),
+        ("a = SequenceAt(s, zero) l = SequenceLength(s) c = Cast<to=1>(l) y = Mul(a, c)", 3, None),
+    ],
+)
+def test_parts_of_a_sequence(lines: str, n: int, expected: list[str] | None, split: str) -> None:
+    text = SEQUENCE.format(n=n, split=split, lines=lines)
+    compiled = run_passes(text, "simplify-slices", "eliminate-dead-code")
+    assert ops(compiled) == expected if expected else "SplitToSequence" in ops(compiled)
+    assert_same_numbers(model(text), compiled)
+
+
+def test_parts_that_are_not_known_stay() -> None:
+    for old, new in (
+        ("SequenceAt(s, zero)", "SequenceAt(s, i)"),
+        ("(x, sizes)", "(x)"),
+        ("float[2,7] x", "float[2,N] x"),
+    ):
+        text = SEQUENCE.format(n=3, split="sizes", lines="y = SequenceAt(s, zero)").replace(old, new)
+        text = text.replace("] x)", "] x, int64 i)").replace("float[2,3] y", "float[2,K] y")
+        assert "SplitToSequence" in ops(run_passes(text, "simplify-slices"))

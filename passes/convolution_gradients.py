@@ -39,8 +39,8 @@ class Selection(NamedTuple):
 
 
 def gradients(conv: Convolution, gradient: ir.Value, rw: Rewriter) -> Gradients | None:
-    """Every reader of the gradient of the convolution's result, None where there are others than these three."""
-    if gradient.is_graph_output():
+    """Every reader of the gradient of the convolution's result, None where there are others than these, or none."""
+    if gradient.is_graph_output() or not gradient.uses():
         return None
     source = weight = swapped = bias = None
     for reader, index in gradient.uses():
@@ -114,6 +114,8 @@ def pool_gradient(pool: ir.Node, rw: Rewriter) -> Selection | None:
     scatter = None if places is None else _reader(places, "ScatterElements", rw)
     last = None if scatter is None else _reader(scatter, "Reshape", rw)
     if plane is None or int(plane) != shape[2] * shape[3] or scatter is None or last is None:
+        return None
+    if (rw.opset(scatter) or 0) < 16:  # it cannot add
         return None
     data, indices, updates = scatter.inputs
     zero, view = uniform.value(data, rw), rw.view(scatter)

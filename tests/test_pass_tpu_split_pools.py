@@ -209,3 +209,22 @@ def test_a_pool_without_gradient_stays() -> None:
     source = step((2, 3, 6, 8), ((4, 3, 3, 3),))
     del source.graph.output[1:]
     assert "MaxPool" in ops(run_passes(source, "eliminate-dead-code", PASS))
+
+
+def test_a_gradient_that_nobody_reads_is_no_gradient() -> None:
+    source = step((2, 3, 6, 8), ((4, 3, 3, 3),))
+    (last,) = (i for i, node in enumerate(source.graph.node) if node.op_type == "ReluGrad")
+    pooled = next(node for node in source.graph.node if node.output[0] == "p_out")
+    del source.graph.output[1:], source.graph.node[last + 1 :]
+    source.graph.node.append(pooled)
+    assert ops(run_passes(source, PASS)) == ops(source)
+
+
+def test_a_scatter_that_does_not_add_stays() -> None:
+    source = step((2, 3, 6, 8), ((4, 3, 3, 3),))
+    (scatter,) = (node for node in source.graph.node if node.op_type == "ScatterElements")
+    (place,) = [i for i, attribute in enumerate(scatter.attribute) if attribute.name == "reduction"]
+    del scatter.attribute[place]
+    for opset in (18, 13):
+        next(each for each in source.opset_import if not each.domain).version = opset
+        assert ops(run_passes(source, PASS)) == ops(source)

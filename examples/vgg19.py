@@ -65,13 +65,26 @@ def sample(batch: int, size: int, backward: bool) -> Batch:
 
 
 def estimate(name: str, report: dict) -> str:
-    """One line: the compiler's estimate, what was published, and the limit."""
-    took, limit = report["time_us"], report["least_time_us"]
+    """One line: the compiler's estimate, what was published, the limit, and which form of the model it is."""
+    took, limit, forms = report["time_us"], report["least_time_us"], report["forms"]
+    found = f"estimate {took / 1e6:.4f} s" if took is not None else f"no estimate, {report['cycles_missing']},"
     published = f"published {PUBLISHED[name]:.3f} s" if name in PUBLISHED else "not published"
     return (
-        f"{name}: estimate {took / 1e6:.4f} s ({report['precision']}), {published}, "
+        f"{name}: {found} ({report['precision']}), {published}, "
         f"limit {limit / 1e6:.3f} s, {report['schedule']['programs']} executable, "
         f"{report['peak_memory']['HBM']['bytes_per_cell'] / 2**30:.2f} GiB"
+        + (f"; cycles {_cycles(forms)}: {forms['chosen']}" if forms is not None else "")
+    )
+
+
+def _cycles(forms: dict) -> str:
+    """Of each form that was compiled: the total, or what is known of it."""
+    at_least = forms["at_least"]
+    totals = {
+        name: f"more than {at_least[name]:,}" if name in at_least else total for name, total in forms["cycles"].items()
+    }
+    return ", ".join(
+        f"{name} {total:,}" if isinstance(total, int) else f"{name} {total}" for name, total in totals.items()
     )
 
 

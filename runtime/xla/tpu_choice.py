@@ -64,12 +64,12 @@ def choose(executable: AheadExecutable) -> Choice:
             at_least[form] = found.modelled
     if len(failures) == len(forms):
         raise failures[AS_IT_IS]
-    best = _best([form for form in forms if form not in failures], cycles, at_least)
+    best = best_of([form for form in forms if form not in failures], cycles, at_least)
     logger.info("%s: %s of %s", executable.name, best, cycles)
     return Choice(forms[best], best, cycles, at_least)
 
 
-def _best(fitting: Sequence[str], cycles: Mapping[str, int | None], at_least: Mapping[str, int]) -> str:
+def best_of(fitting: Sequence[str], cycles: Mapping[str, int | None], at_least: Mapping[str, int]) -> str:
     """The form of fewest cycles. One without a total loses only to what takes no more than the part that is known."""
     known = {form: total for form in fitting if (total := cycles[form]) is not None}
     best = min(known, key=known.__getitem__, default=fitting[0])

@@ -7,11 +7,11 @@ Facts that hold on one path only (a branch, a first iteration) or for one size o
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import onnx_shape_inference as osi
+from pfvm.passes.dims import longer
 from pfvm.passes.effects import bodies
 from pfvm.passes.numpy_ops import sliced
 from pfvm.passes.view import View, constant_tensor
@@ -126,24 +126,8 @@ def _broadcast_dim(context: osi.ShapeInferenceContext, dims: Sequence[Dim]) -> D
     if not symbols:
         return 1
     first, *others = symbols.values()
-    whole = _longer(first, others[0]) if len(others) == 1 else None
+    whole = longer(first, others[0]) if len(others) == 1 else None
     return first if not others else whole or context.new_symbolic_dim()
-
-
-_SHORTER = re.compile(r"Min\((\d+), ([A-Za-z_]\w*)\)")
-
-
-def _longer(a: ir.SymbolicDim, b: ir.SymbolicDim) -> ir.SymbolicDim | None:
-    """n, where the other dim is Min(c, n) of two or more, as of a table sliced up to a length.
-
-    Where the one broadcasts to the other, the result has n: if the shorter is 1, n is 1; if it is not n, they do not
-    fit.
-    """
-    for short, whole in ((a, b), (b, a)):
-        found = _SHORTER.fullmatch(str(short.value))
-        if found is not None and int(found[1]) >= 2 and found[2] == str(whole.value):
-            return whole
-    return None
 
 
 def _mend_einsum(context: osi.ShapeInferenceContext, node: ir.Node) -> None:

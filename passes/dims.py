@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import onnx_ir as ir
 
+_SHORTER = re.compile(r"Min\((\d+), ([A-Za-z_]\w*)\)")
 Dims = Sequence["int | ir.SymbolicDim"] | ir.Shape
 
 
@@ -21,6 +23,20 @@ def same_dim(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
     if isinstance(a, int) or isinstance(b, int):
         return isinstance(a, int) and isinstance(b, int) and a == b
     return a.value is not None and a.value == b.value
+
+
+def longer(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> ir.SymbolicDim | None:
+    """n, where the other dim is Min(c, n) of two or more, as of a table sliced up to a length.
+
+    Where the one meets the other, both are n: if the shorter is 1, n is 1; if it is not n, they do not fit.
+    """
+    for short, whole in ((a, b), (b, a)):
+        if isinstance(short, int) or isinstance(whole, int):
+            return None
+        found = _SHORTER.fullmatch(str(short.value))
+        if found is not None and int(found[1]) >= 2 and found[2] == str(whole.value):
+            return whole
+    return None
 
 
 def may_be_same(a: Dims | None, b: Dims | None) -> bool:

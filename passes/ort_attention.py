@@ -15,7 +15,7 @@ from .masked_steps import MaskedSteps, masked_steps
 from .matching import only_reader
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
-from .score_terms import Dim, dims_of, empty_rows, repeated_rows, sum_of
+from .score_terms import Dim, dims_of, empty_rows, meet, repeated_rows, sum_of
 from .view import constant
 
 
@@ -67,8 +67,8 @@ def attention(node: ir.Node, rw: Rewriter) -> bool:
 
 def _cover(dims: list[Dim], scores: list[Dim]) -> bool:
     """Whether a mask of these dims widens to the scores, and has their last dim."""
-    return same_dim(dims[3], scores[3]) and all(
-        dim == 1 or same_dim(dim, own) for dim, own in zip(dims[:3], scores[:3], strict=True)
+    return meet(dims[3], scores[3]) and all(
+        dim == 1 or meet(dim, own) for dim, own in zip(dims[:3], scores[:3], strict=True)
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .attention_steps import widened_dims
-from .dims import same_dim
+from .dims import longer, same_dim
 from .matching import either_way, number
 from .rewriter import Rewriter
 
@@ -90,11 +90,16 @@ def dims_of(terms: Sequence[Term], rw: Rewriter) -> list[Dim] | None:
         if term.value.shape is None or len(term.value.shape) > 4:
             return None
         for i, dim in enumerate(reversed(widened_dims(term.value, rw)), 1):
-            if dims[-i] == 1:
+            if dims[-i] == 1 or longer(dim, dims[-i]) is dim:
                 dims[-i] = dim
-            elif dim != 1 and not same_dim(dim, dims[-i]):
+            elif dim != 1 and not meet(dim, dims[-i]):
                 return None
     return dims
+
+
+def meet(a: Dim, b: Dim) -> bool:
+    """Whether two dims, of which one does not widen to the other, are the same where they meet."""
+    return same_dim(a, b) or longer(a, b) is not None
 
 
 def sum_of(terms: Sequence[Term], at: ir.Node, rw: Rewriter) -> ir.Value:
@@ -115,7 +120,7 @@ def repeated_rows(mask: ir.Value, dims: Sequence[Dim], query: ir.Value, at: ir.N
     if isinstance(queries, int):
         shape = rw.constant(np.array([1, 1, queries, 1], np.int64), "mask_shape", at)
     else:  # self-attention has as many keys: that says it without the layer's own values
-        source, axis = (mask, 3) if same_dim(dims[3], queries) else (query, 2)
+        source, axis = (mask, 3) if meet(dims[3], queries) else (query, 2)
         whole = rw.op("Shape", source, at=at).outputs[0]
         rows = rw.op("Slice", whole, at=at, starts=[axis], ends=[axis + 1], axes=[0]).outputs[0]
         ones = rw.constant(np.ones(2, np.int64), "mask_ones", at)

@@ -112,6 +112,24 @@ def test_layers_share_what_the_mask_takes() -> None:
     assert_same_numbers(model(twice), compiled, feeds(text))
 
 
+@pytest.mark.parametrize("low", [LOWEST, -np.inf])
+def test_a_triangle_cut_to_the_length(low: float) -> None:
+    """A mask of Min(7, S) rows has S where it meets the scores."""
+    triangle = ", ".join(str(float(j <= i)) for i in range(7) for j in range(7))
+    cut = """whole = Shape(x) at = Gather(whole, second) len = Unsqueeze(at, one) rows = Slice(tri, one, len, two)
+      both = Slice(rows, one, len, three) hidden = Equal(both, zero) u = Where(hidden, low, s) """
+    constants = (
+        f"<float[1,1,7,7] tri = {{{triangle}}}, int64 second = {{1}}, int64[1] one = {{0}}, int64[1] two = {{2}},"
+    )
+    text = attention(cut + SOFTMAX, "float[1] unused", low).replace(", float[1] unused", "")
+    text = text.replace("<int64[4] apart", f"{constants} int64[1] three = {{3}}, int64[4] apart")
+    compiled = optimize(model(text), target="ort")
+    assert ops(compiled).count("MultiHeadAttention") == 1
+    for length in (1, 2, 7):
+        x = np.random.default_rng(length).standard_normal((2, length, 8)).astype(np.float32)
+        assert_same_numbers(model(text), compiled, [{"x": x}])
+
+
 def test_heads_that_share_keys_and_heads_that_are_normalized() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> agraph (float[B,S,8] x, float[B,S,4] z) => (float[B,S,8] y)
     <int64[4] apart = {0, 0, 2, 4}, int64[4] one = {0, 0, 1, 4}, int64[3] joined = {0, 0, 8}, float half = {0.5},

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from pfvm.passes.effects import bodies
+from pfvm.passes.loops import STEPS
 
 from .importer import DECLARED_SHAPE
 from .signature import StateEntry
@@ -78,6 +79,7 @@ class StepBuilder:
             [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(roles.batches) + 1)],
             outputs=list(outer.values()),
             name=self._unique("steps"),
+            metadata_props={STEPS: str(self._steps)},
         )
         graph.append(scan)
         graph.outputs.extend(outer[i] for i in range(len(outputs)))

@@ -18,6 +18,8 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 from pfvm.errors import OptionError, UnsupportedOpError, did_you_mean
+from pfvm.passes.loops import AROUND
+from pfvm.passes.loops import STEPS as LOOP_OF_STEPS
 
 from .importer import DECLARED_SHAPE
 from .loop_builder import Roles, StepBuilder
@@ -96,6 +98,8 @@ class UntilBuilder(StepBuilder):
         done_before = self._scalar("steps_before", ir.DataType.INT64)
         done = self._op("Add", number, self._constant(np.array(1, np.int64), "one"))
         done.shape, done.type = ir.Shape([]), done_before.type
+        for node in (*taken, *self._more):
+            node.metadata_props[LOOP_OF_STEPS] = AROUND
         results, copies = self._results([outputs[i] for _, i in roles.carried], carried)
         body = ir.Graph(
             [number, going, *carried.values(), *(old for old, _ in rows), done_before],
@@ -120,6 +124,7 @@ class UntilBuilder(StepBuilder):
             [ir.AttrGraph("body", body)],
             outputs=[*outer.values(), steps],
             name=self._unique("steps_until"),
+            metadata_props={LOOP_OF_STEPS: str(self._steps)},
         )
         graph.append(loop)
         graph.outputs.extend([*(outer[i] for i in range(len(outputs))), steps])

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from . import fused_function
 from .dims import same_dims
 from .effects import Effect
+from .loops import loop_form, runs_steps
 from .rewriter import SEALED_DOMAIN, Rewriter
 from .view import constant_tensor
 
@@ -38,11 +39,11 @@ class FuseOptimizerUpdate:
     before:  g ─ Mul(·, −lr) ─ Add(w, ·) ─ w.new                          (plain SGD; twenty nodes for Adam)
     after:   SGDUpdate(w, g, −lr) ─ w.new       AdamUpdate(w, g, m, v, step, …) ─ w.new, m.new, v.new, step.new
 
-    In a training step, that is a model with a state manifest. The function (domain pfvm) is called SGDUpdate,
-    MomentumUpdate, AdamUpdate … by the optimizer's state, OptimizerUpdate for other state; another form of the same
-    name has a number. It holds the elementwise operators themselves, unchanged, that depend on the parameter or on
-    state of its own, and those between its gradient and them; what several parameters share, as −lr, is computed once,
-    outside.
+    In a training step, that is a model with a state manifest, or in the loop around several. The function (domain pfvm)
+    is called SGDUpdate, MomentumUpdate, AdamUpdate … by the optimizer's state, OptimizerUpdate for other state; another
+    form of the same name has a number. It holds the elementwise operators themselves, unchanged, that depend on the
+    parameter or on state of its own, and those between its gradient and them; what several parameters share, as −lr, is
+    computed once, outside.
     """
 
     name: ClassVar[str] = "fuse-optimizer-update"
@@ -51,7 +52,7 @@ class FuseOptimizerUpdate:
         updates = _updates(rw)
         if not updates:
             return
-        order = {node: i for i, node in enumerate(rw.model.graph)}
+        order = {node: i for i, node in enumerate(updates.graph)}
         forms: dict[Any, ir.Function] = {}
         for parameter, new in updates.params:
             region = _region(parameter, new, updates, order, rw)
@@ -62,8 +63,12 @@ class FuseOptimizerUpdate:
 
 @dataclasses.dataclass(frozen=True)
 class _Updates:
-    """The state manifest by values: parameters with their new values, and each updated state with its name."""
+    """The state manifest by values: parameters with their new values, and each updated state with its name.
 
+    graph: where the step is computed: the model's, or the body of the loop that runs several steps.
+    """
+
+    graph: ir.Graph
     params: list[tuple[ir.Value, ir.Value]]
     states: dict[ir.Value, str]
     outputs: frozenset[ir.Value]
@@ -80,7 +85,13 @@ def _updates(rw: Rewriter) -> _Updates:
     entries = manifest.get("state", []) if manifest.get("version") == 1 else []
     pairs = [(entry, inputs.get(entry["name"]), outputs.get(entry["output"])) for entry in entries if entry["output"]]
     known = [(entry, old, new) for entry, old, new in pairs if old is not None and new is not None]
+    form = next((loop_form(node, rw) for node in graph if runs_steps(node)), None)
+    if form is not None:
+        graph = form.body
+        inner = dict(zip((*form.initial, *form.finals), (*form.formals, *form.following)))
+        known = [(e, inner[old], inner[new]) for e, old, new in known if old in inner and new in inner]
     return _Updates(
+        graph,
         [(old, new) for entry, old, new in known if entry["kind"] == "param"],
         {old: entry["name"] for entry, old, new in known},
         frozenset(new for _, _, new in known),
@@ -104,7 +115,7 @@ def _region(
     root = new.producer()
     if root is None:
         return None
-    if not _elementwise(root, parameter, rw):
+    if not _elementwise(root, parameter, updates, rw):
         if root.domain != SEALED_DOMAIN:
             rw.reject(_RULE, "the new value is not computed elementwise", root)
         return None
@@ -125,9 +136,9 @@ def _region(
     return _interface(chosen, parameter, new, gradient, updates)
 
 
-def _elementwise(node: ir.Node, parameter: ir.Value, rw: Rewriter) -> bool:
+def _elementwise(node: ir.Node, parameter: ir.Value, updates: _Updates, rw: Rewriter) -> bool:
     """Whether the node is elementwise on tensors of the parameter's shape, or on single numbers."""
-    if node.op_type not in _ELEMENTWISE or not rw.is_standard(node) or node.graph is not rw.model.graph:
+    if node.op_type not in _ELEMENTWISE or not rw.is_standard(node) or node.graph is not updates.graph:
         return False
     out = node.outputs[0]
     if out.shape is None or not (same_dims(out.shape, parameter.shape) or all(dim == 1 for dim in out.shape)):
@@ -143,7 +154,7 @@ def _closed(root: ir.Node, parameter: ir.Value, updates: _Updates, rw: Rewriter)
     while stack:
         for value in stack.pop().inputs:
             node = value.producer() if value is not None else None
-            if value is None or node is None or not _elementwise(node, parameter, rw):
+            if value is None or node is None or not _elementwise(node, parameter, updates, rw):
                 continue
             readers[node] += 1
             if readers[node] == len(value.uses()) and (not value.is_graph_output() or value in updates.outputs):

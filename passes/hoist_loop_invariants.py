@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from .dims import static_shape
 from .effects import Effect, bodies
-from .loops import LoopForm, loop_form, trip_count
+from .loops import LoopForm, loop_form, runs_steps, trip_count
 from .rewriter import Rewriter
 from .splice import copy_node, own_tensor
 from .view import constant_tensor
@@ -30,7 +30,11 @@ class HoistLoopInvariants:
         for graph in reversed(list(rw.scopes())):  # inner loops first: what leaves one may leave the next
             for node in list(graph):
                 form = loop_form(node, rw)
-                if form is not None:
+                if form is None:
+                    continue
+                if runs_steps(node):
+                    rw.reject(_RULE, "a training step is computed as it is alone, bit for bit", node)
+                else:
                     _hoist(form, rw)
 
 

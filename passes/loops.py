@@ -9,6 +9,11 @@ import onnx_ir as ir
 from .rewriter import Rewriter
 from .view import constant
 
+STEPS = "pfvm.steps"
+"""Key in the `metadata_props` of the loop that runs the training steps of one call, and of the nodes in its body that
+are no part of the step (`AROUND`): those that take its batch, and end the loop."""
+AROUND = "around"
+
 
 @dataclasses.dataclass(frozen=True)
 class LoopForm:
@@ -66,6 +71,19 @@ def loop_form(node: ir.Node, rw: Rewriter) -> LoopForm | None:
         form.body.inputs
     )
     return form if whole and form.carried >= 0 else None
+
+
+def runs_steps(node: ir.Node) -> bool:
+    """Is this the loop around a training step? Its body computes bit for bit what the step alone does.
+
+    So nothing that rounds leaves it: a compiler that rounds a product and a sum in it once rounds one of each outside.
+    """
+    return STEPS in node.metadata_props and not is_around_step(node)
+
+
+def is_around_step(node: ir.Node) -> bool:
+    """Is it in the body of such a loop without being a part of the step?"""
+    return node.metadata_props.get(STEPS) == AROUND
 
 
 def trip_count(form: LoopForm, rw: Rewriter) -> int | None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from .dims import static_shape
 from .effects import Effect
-from .loops import LoopForm, loop_form, trip_count
+from .loops import LoopForm, loop_form, runs_steps, trip_count
 from .rewriter import Rewriter
 from .splice import body_nodes, may_replace_outputs, replace_outputs, splice
 
@@ -44,6 +44,8 @@ class UnrollLoops:
         node = form.node
         if not any(out.uses() or out.is_graph_output() for out in node.outputs):
             return False
+        if runs_steps(node):
+            return rw.reject(_RULE, "a training step is computed as it is alone, bit for bit")
         if trips is None:
             return rw.reject(_RULE, "how often it runs is not known", node)
         if not may_replace_outputs(node, rw):

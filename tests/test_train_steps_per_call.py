@@ -65,14 +65,14 @@ def test_one_call_is_k_calls(device: str, both: Any) -> None:
         torch.manual_seed(call)
         expected = torch.stack([one(batch)["loss"] for batch in given])
         torch.manual_seed(call)
-        torch.testing.assert_close(many(together)["loss"], expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(many(together)["loss"], expected, rtol=0, atol=0)
         for scheduler in schedulers:
             scheduler.step()
     for (name, a), b in zip(model.state_dict().items(), twin.state_dict().values()):
-        torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(b, a, rtol=0, atol=0, msg=lambda m, name=name: f"{name}: {m}")
     for mine, theirs in zip(optimizer.state_dict()["state"].values(), twin_optimizer.state_dict()["state"].values()):
         for key, value in mine.items():
-            torch.testing.assert_close(theirs[key], value, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(theirs[key], value, rtol=0, atol=0)
 
 
 def test_a_left_over_gradient_counts_once() -> None:

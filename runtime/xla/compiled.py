@@ -13,15 +13,18 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
+from pfvm.compiler.loop import STEPS_KEY
+from pfvm.compiler.signature import read_manifest
 from pfvm.errors import InputError, PfvmError, UnsupportedOpError
 
+from .apart import Border, around
 from .context import DataDependentShapeError, NeedsValue, Scope, locate
 from .early_checks import split_off
 from .fusion import Fusion, compile_program
 from .host_nodes import data_dependent
 from .interpreter import Interpreter
-from .placement import Placement, Spread, spread_of
-from .platforms import Precision, lowering_for
+from .placement import OneDevice, Placement, Spread, spread_of
+from .platforms import Precision, lowering_for, traced_platform
 from .prepared import Preparation, Program
 from .random_keys import Keys
 from .range_checks import RangeChecks
@@ -144,6 +147,7 @@ class SegmentRunner:
         self._fusion = fusion
         self._judged = judged
         self._precision = precision
+        self._border = _border_of(model, placement) if platform == "cpu" else None
         # State → the output that replaces it: its memory is donated. Set before the first call, or not at all.
         self.donations: Mapping[ir.Value, ir.Value] = {}
 
@@ -301,14 +305,16 @@ class SegmentRunner:
             if not keeps_state:
                 return [*results, finding]
             old = {self.donations[v]: x for v, x in zip(traced, inputs) if v in self.donations}
-            kept = [jnp.where(finding[0] == 0, r, old[v]) if v in old else r for v, r in zip(outputs, results)]
+            with around():
+                kept = [jnp.where(finding[0] == 0, r, old[v]) if v in old else r for v, r in zip(outputs, results)]
             return [*kept, finding]
 
         for value in traced:
             self._placement.check(value, values[value].shape)
         structs = [jax.ShapeDtypeStruct(values[v].shape, values[v].dtype) for v in traced]
         donated = tuple(i for i, v in enumerate(traced) if v in self.donations)
-        return self._preparation.split(function, structs, self._arguments, donated, traced, outputs), traced
+        border = self._border if traced_platform() == "cpu" else None
+        return self._preparation.split(function, structs, self._arguments, donated, traced, outputs, border), traced
 
     def _outputs(self) -> tuple[ir.Value, ...]:
         """The segment's outputs, new state first.
@@ -359,6 +365,13 @@ class SegmentRunner:
     def _specialised_names(self) -> str:
         names = sorted(v.name or "" for v in self._specialization.inputs)
         return f" (it is compiled for each value of {', '.join(map(repr, names))})" if names else ""
+
+
+def _border_of(model: ir.Model, placement: Placement) -> Border | None:
+    """For training steps on one CPU: what a step computes does not depend on how many a call runs."""
+    if not isinstance(placement, OneDevice) or not any(entry.output for entry in read_manifest(model)):
+        return None
+    return "loops" if STEPS_KEY in model.metadata_props else "program"
 
 
 def _may_specialise(array: Any | None) -> bool:

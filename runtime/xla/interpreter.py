@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -11,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 from pfvm.errors import InvalidModelError, PfvmError, UnsupportedOpError
+from pfvm.passes.loops import is_around_step
 
+from .apart import around
 from .context import HOST_ELEMENTS, Context, NeedsValue, Scope, TraceInstead, locate
 from .layouts import adapter_of, is_channels_last, plain, settled
 from .open_dims import is_open, traced
@@ -45,7 +48,8 @@ class Interpreter:
                 continue
             if not any(value.uses() or value.is_graph_output() for value in node.outputs):
                 continue  # nobody reads it
-            results = self.evaluate(node, scope)
+            with around() if is_around_step(node) else nullcontext():
+                results = self.evaluate(node, scope)
             for value, result in zip(node.outputs, results):
                 if value.name:
                     scope.env[value] = settled(value, result)

@@ -21,6 +21,7 @@ from jax.core import ShapedArray
 from jax.extend import linear_util
 from jax.interpreters import partial_eval
 
+from .apart import Border, apart
 from .autocast import in_bfloat16
 from .narrow import DtypeMap, narrowed
 from .numpy_steps import evaluate, inner_of, is_numpy_step
@@ -80,6 +81,7 @@ class Preparation:
         donated: tuple[int, ...] = (),
         arguments: Sequence[ir.Value] = (),
         results: Sequence[ir.Value] = (),
+        border: Border | None = None,
     ) -> Program:
         """Trace and split ``function(inputs, weights, entropy)`` for the types `inputs` and the constants `values`.
 
@@ -104,6 +106,8 @@ class Preparation:
         random = [entropy] if entropy in needed else []
         variables = [*jaxpr.invars[: len(inputs)], *kept, *random]
         rest = _closed(closed, variables, jaxpr.outvars, late)
+        if border is not None:
+            rest = apart(rest, border)
         if traced_platform() == "tpu":
             rest, arrays = self._with_vectors(rest, len(inputs), arrays, [sources.get(v) for v in kept])
         shardings = self._placement.shardings(arguments, arrays, bool(random), results, len(rest.out_avals))

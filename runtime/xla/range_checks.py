@@ -20,6 +20,8 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.errors import InputError
 
+from .apart import around
+
 # A finding is int64[2].
 NOTHING = np.zeros(2, np.int64)
 
@@ -32,10 +34,11 @@ class Findings:
 
     def first(self) -> jax.Array:
         """The first finding, or NOTHING."""
-        found = jnp.asarray(NOTHING)
-        for item in self.items:
-            found = earlier(found, item)
-        return found
+        with around():
+            found = jnp.asarray(NOTHING)
+            for item in self.items:
+                found = earlier(found, item)
+            return found
 
     def returned(self) -> list[jax.Array]:
         """What a body has to return besides its results: the first finding, nothing where it checks nothing."""
@@ -44,7 +47,8 @@ class Findings:
 
 def earlier(first: Any, second: Any) -> jax.Array:
     """The first of two findings that is one."""
-    return jnp.where(first[0] != 0, first, second)
+    with around():
+        return jnp.where(first[0] != 0, first, second)
 
 
 class RangeChecks:
@@ -84,10 +88,9 @@ class RangeChecks:
 
     def enter(self, returned: Sequence[Any]) -> None:
         """Take over what a body returned (see `Findings.returned`), from all iterations along any leading axes."""
-        for found in returned:
-            rows = found.reshape(-1, 2)
-            if rows.shape[0]:
-                self._bodies[-1].items.append(rows[jnp.argmax(rows[:, 0] != 0)])
+        with around():
+            rows = [found.reshape(-1, 2) for found in returned]
+            self._bodies[-1].items += [each[jnp.argmax(each[:, 0] != 0)] for each in rows if each.shape[0]]
 
     def expect(self, node: ir.Node, where: str, indices: Any, size: int, axis: str, lowest: int | None = None) -> None:
         """Every index must be in [lowest, size), by default [-size, size).
@@ -101,11 +104,12 @@ class RangeChecks:
         message = f"{where}: the index {{}} is out of range for {axis} of size {size}: {allowed}"
         if isinstance(indices, np.ndarray) and indices.min() >= lowest and indices.max() < size:
             return
-        wide = jnp.asarray(indices).astype(jnp.int64)
-        low, high = jnp.min(wide), jnp.max(wide)
         self._messages.append(message.replace("{}", "\0"))
-        number = jnp.where((low < lowest) | (high >= size), len(self._messages), 0)
-        self._bodies[-1].items.append(jnp.stack([number, jnp.where(high >= size, high, low)]).astype(jnp.int64))
+        with around():
+            wide = jnp.asarray(indices).astype(jnp.int64)
+            low, high = jnp.min(wide), jnp.max(wide)
+            number = jnp.where((low < lowest) | (high >= size), len(self._messages), 0)
+            self._bodies[-1].items.append(jnp.stack([number, jnp.where(high >= size, high, low)]).astype(jnp.int64))
 
     def judge(self, found: Any) -> None:
         """Raises InputError where a program's finding is one."""

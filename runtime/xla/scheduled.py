@@ -36,6 +36,8 @@ _BODIES = {"while": ("body", "condition"), "call": ("to_apply",), "async-start":
 CYCLES, TRIPS = "estimated_cycles", "trips"
 _ALIASES = ("bitcast",)  # the operand's memory under another shape
 
+_STEP = "jit(training_step)"  # a call of the step that is compiled apart (see `apart`): read as if it stood there
+
 _ARGUMENT = re.compile(r'op_name="arguments\[(\d+)\]"')
 
 
@@ -85,6 +87,8 @@ class _Reader:
             value = self._made(self._argument_name(each), each.type)
             self.inputs += _leaves(value)
             return value
+        if each.opcode == "call" and _STEP in each.attributes.get("metadata", ""):
+            return self._step(each, operands)
         parent = next(_leaves(operands), None) if each.opcode in _ALIASES else None
         made = self._made(each.name, each.type, parent, IMMEDIATE if each.opcode == "constant" else None)
         inside = self._bodies(each)
@@ -97,6 +101,18 @@ class _Reader:
         shown += self._figures(each)
         self.nodes.append(ir.Node(DOMAIN, each.opcode, list(_leaves(operands)), shown, outputs=list(_leaves(made))))
         return made
+
+    def _step(self, call: Instruction, operands: list[Tree]) -> Tree:
+        """What a call returns, with its instructions in its place; a module has no name twice."""
+        outer, called = self.place, call.called("to_apply") or ""
+        self.place = Place(called, None, outer)
+        result: Tree = []
+        for each in self.module.computations[called].values():
+            is_argument = each.opcode == "parameter"
+            self.known[each.name] = operands[int(each.operands)] if is_argument else self._result(each)
+            result = self.known[each.name] if each.is_root else result
+        self.place = outer
+        return result
 
     def _bodies(self, each: Instruction) -> dict[str, ir.Graph]:
         """What it runs as computations with a schedule of their own."""

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 from pfvm.errors import PfvmError
+from pfvm.runtime.xla.apart import around
 from pfvm.runtime.xla.bodies import (
     ShapeChanges,
     arrays,
@@ -95,7 +96,8 @@ class _Loop:
             if not self.known(go):
                 raise _MayEndEarly
             check_types(self.ctx, self.carried, carried, after)
-            return (i + 1, arrays(after)), (arrays(scanned), found)
+            with around():
+                return (i + 1, arrays(after)), (arrays(scanned), found)
 
         (_, carried), (scanned, found) = lax.scan(
             step, (jnp.asarray(0, jnp.int64), arrays(self.initial)), None, length=trips
@@ -118,7 +120,8 @@ class _Loop:
             checked.extend(found)
             check_types(self.ctx, self.carried, carried, after)
             first = earlier(before, found[0]) if found else before
-            return i + 1, jnp.asarray(go).reshape(()), arrays(after), first
+            with around():
+                return i + 1, jnp.asarray(go).reshape(()), arrays(after), first
 
         state = (jnp.asarray(0, jnp.int64), jnp.asarray(condition), arrays(self.initial), jnp.asarray(NOTHING))
         *_, carried, first = lax.while_loop(may_go, step, state)

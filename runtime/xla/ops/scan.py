@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 from pfvm.errors import InvalidModelError
+from pfvm.runtime.xla.apart import around
 from pfvm.runtime.xla.batch_hint import as_batch
 from pfvm.runtime.xla.bodies import ShapeChanges, arrays, check_counts, check_types, data_dependent, may_unroll, stack
 from pfvm.runtime.xla.context import Context
@@ -47,7 +48,8 @@ class _Scan:
                 if not self.ctx.scope.iterations:
                     elements = [as_batch(x) for x in elements]
                 after, scanned = self.step(t, carried, elements)
-                return (t + 1, arrays(after)), (arrays(scanned), findings.returned())
+                with around():
+                    return (t + 1, arrays(after)), (arrays(scanned), findings.returned())
 
         state = (jnp.asarray(first, jnp.int64), arrays(initial))
         (_, carried), (scanned, found) = lax.scan(step, state, arrays(sequences), length=length)

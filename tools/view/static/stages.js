@@ -32,6 +32,13 @@ PV.moved = (node, own) => {
 // Does a stage say what its nodes were made of? Exported and compiled graphs do by their names.
 PV.saysOrigins = (stage) => stage.key !== 'planned' || stage.nodes.some((node) => node.from.length || node.source || PV.isMove(node));
 
+// Why another stage has no node for this one.
+PV.unrelated = (node, own, other, stages) => {
+    if (!PV.saysOrigins(own) || !PV.saysOrigins(other)) return 'not said: the schedule of this compiler names no origins';
+    if (node.out.some((name) => other.tensors[name])) return 'a constant there';
+    return stages.indexOf(other) > stages.indexOf(own) ? 'nothing left of it' : 'no node there';
+};
+
 PV.nodeLabel = (node) => node.out.find(Boolean) || node.name || '';
 
 PV.tabs.push({ key: 'stages', title: 'Stages', fill: true, show: (panel, data, state) => {
@@ -63,7 +70,7 @@ PV.tabs.push({ key: 'stages', title: 'Stages', fill: true, show: (panel, data, s
             const shown = found.slice(0, 12);
             return [PV.el('dt', {}, other.title), PV.el('dd', {}, found.length ? [PV.el('span', { class: 'note' }, why), shown.map((target) =>
                 PV.el('div', {}, PV.el('button', { type: 'button', class: 'link', onclick: () => open(other, target) }, `${target.op} ${PV.nodeLabel(target)}`))),
-            found.length > 12 ? PV.el('span', { class: 'note' }, `and ${found.length - 12} more`) : null] : PV.saysOrigins(other) ? 'nothing left of it' : 'not said: the schedule of this compiler names no origins')];
+            found.length > 12 ? PV.el('span', { class: 'note' }, `and ${found.length - 12} more`) : null] : PV.unrelated(node, each, other, stages))];
         });
         const row = (name, value) => (value ? [PV.el('dt', {}, name), PV.el('dd', {}, value)] : null);
         detail.replaceChildren(PV.el('h3', {}, `${node.op} ${node.name}`), PV.el('dl', {},

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 import onnx
 import onnx_ir as ir
 from pfvm.errors import PfvmError
-from pfvm.passes import tensor_bytes
-from pfvm.passes.effects import graphs_in, roots
+from pfvm.passes import schema, tensor_bytes
+from pfvm.passes.effects import bodies, graphs_in, nodes_in, roots
 
 from . import external, weights, wire
 from .importer import DECLARED_SHAPE
@@ -78,6 +78,10 @@ def export_shapes(model: ir.Model, interface: Interface) -> None:
             for node in graph:
                 for out in node.outputs:
                     out.shape = _exported(out, symbols)
+        for node in nodes_in(root):
+            if node.domain not in schema.STANDARD_DOMAINS:  # which may read what its bodies declare, as BeamSearch does
+                for out in (out for body in bodies(node) for out in body.outputs):
+                    out.shape = out.meta.get(DECLARED_SHAPE, out.shape)
 
 
 def _exported(value: ir.Value, symbols: frozenset[str]) -> ir.Shape | None:

@@ -113,6 +113,8 @@ class ShapeInference:
         mend(context, node)
         for out in node.outputs:
             out.metadata_props.pop(osi.SYM_DATA_KEY, None)
+            if out.type is not None and out.type.dtype is None:
+                out.type = None  # a sequence of what nobody knows, as in a function, which a file cannot say
             if out.const_value is not None:
                 out.const_value = None  # contents() knows; a node's output is no constant of the file
             if out.shape is not None and any(isinstance(d, int) and d < 0 for d in out.shape):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from . import schema
 from .effects import bodies
 from .rewriter import Rewriter
 from .tensor_bytes import content
@@ -25,6 +26,7 @@ def splice(body: ir.Graph, at: ir.Node, formals: Mapping[ir.Value, ir.Value], rw
 class _Copier:
     def __init__(self, rw: Rewriter, at: ir.Node, values: dict[ir.Value, ir.Value]) -> None:
         self.rw, self.at, self.values = rw, at, values
+        self.keeps_names = False
 
     def copy(self, body: ir.Graph) -> list[ir.Value]:
         for value in body.initializers.values():
@@ -34,14 +36,24 @@ class _Copier:
             if tensor is not None and not self.rw.in_function(self.at):  # as the importer has them
                 self.values[node.outputs[0]] = self.rw.constant(own_tensor(tensor), str(node.outputs[0].name), self.at)
                 continue
-            attributes = [self._attribute(attr) for attr in node.attributes.values()]
-            copied = copy_node(node, self._read(node), attributes, self.at, self.rw)
+            copied = copy_node(node, self._read(node), self._attributes(node), self.at, self.rw)
             copied.metadata_props.update(node.metadata_props)
             self.values.update(zip(node.outputs, copied.outputs))
         return list(body.outputs)
 
     def _read(self, node: ir.Node) -> list[ir.Value | None]:
         return [None if value is None else self.values.get(value, value) for value in node.inputs]
+
+    def _attributes(self, node: ir.Node) -> list[ir.Attr]:
+        """With copies of its bodies. Names in those of another domain's operator stay: it may know them."""
+        outside = self.keeps_names
+        self.keeps_names = outside or node.domain not in schema.STANDARD_DOMAINS
+        found = [self._attribute(attr) for attr in node.attributes.values()]
+        self.keeps_names = outside
+        return found
+
+    def _name(self, name: str) -> str:
+        return name if self.keeps_names else self.rw.unique_name(name)
 
     def _attribute(self, attr: ir.Attr) -> ir.Attr:
         if attr.is_ref() or attr.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
@@ -51,7 +63,7 @@ class _Copier:
         return ir.AttrGraphs(attr.name, [self._nested(graph) for graph in attr.as_graphs()])
 
     def _nested(self, graph: ir.Graph) -> ir.Graph:
-        """A body within the body: a graph again, its names new as well."""
+        """A body within the body: a graph again."""
         formals = [self._formal(value) for value in graph.inputs]
         initializers = [self._formal(value) for value in graph.initializers.values()]
         nodes = []
@@ -60,15 +72,15 @@ class _Copier:
                 node.domain,
                 node.op_type,
                 self._read(node),
-                [self._attribute(attr) for attr in node.attributes.values()],
+                self._attributes(node),
                 overload=node.overload,
                 num_outputs=len(node.outputs),
-                name=self.rw.unique_name(node.name) if node.name else None,
+                name=self._name(node.name) if node.name else None,
                 doc_string=node.doc_string,
                 metadata_props=dict(node.metadata_props),
             )
             for old, new in zip(node.outputs, copied.outputs):
-                new.name = self.rw.unique_name(old.name) if old.name else ""
+                new.name = self._name(old.name) if old.name else ""
                 new.type, new.shape = old.type, old.shape
                 new.meta.update(old.meta)
                 self.values[old] = new
@@ -80,7 +92,7 @@ class _Copier:
         )  # fmt: skip
 
     def _formal(self, value: ir.Value) -> ir.Value:
-        name = self.rw.unique_name(str(value.name))
+        name = self._name(str(value.name))
         tensor = value.const_value
         copied = ir.Value(
             name=name,

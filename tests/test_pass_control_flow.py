@@ -194,3 +194,21 @@ def test_a_constant_of_a_branch_in_an_old_file_is_an_initializer_once_it_is_outs
     assert ops(compiled) == ["Sub"]
     assert_same_numbers(model(text), compiled)
     assert run_passes(compiled) == compiled
+
+
+OTHERS = """<ir_version: 8, opset_import: ["" : 17, "other" : 1]> agraph (float[2] x, int64[2] k) => (float[2] y) {
+    c = Constant <value = bool {1}> ()
+    y = If (c) <then_branch = t () => (float[2] p) {
+                    p = other.Run <body = g (float[2,3] input_ids) => (float[2,3] out) {
+                        r = Neg(input_ids) out = Reshape(r, k) }> (x) },
+                else_branch = e () => (float[2] q) { q = Neg(x) }> }"""
+
+
+def test_an_operator_of_another_domain_finds_the_names_and_the_shapes_that_its_body_declares() -> None:
+    proto = model(OTHERS)
+    proto.graph.initializer.append(
+        numpy_helper.from_array(np.array([2, 3]), "k")
+    )  # overridable: the shape is not known
+    (run,) = run_passes(proto).graph.node
+    before = proto.graph.node[1].attribute[0].g.node[0].attribute[0].g
+    assert run.attribute[0].g.input == before.input and run.attribute[0].g.output == before.output

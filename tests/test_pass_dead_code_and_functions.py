@@ -87,3 +87,11 @@ def test_what_is_learnt_of_a_parameter_is_not_written() -> None:
     compiled = run_passes(text)
     assert [node.op_type for node in compiled.functions[0].node] == ["Not", "Xor"]
     assert run_passes(compiled).SerializeToString() == compiled.SerializeToString()
+
+
+def test_a_sequence_in_a_function_is_of_no_known_type() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 17, "my" : 1]> agraph (float[2] a, float[2] b) => (float[2] y) {
+            y = my.F(a, b) }
+        <domain: "my", opset_import: ["" : 17]>
+        F (p, q) => (r) { k = Constant <value = int64 {0}> () s = SequenceConstruct(p, q) r = SequenceAt(s, k) }"""
+    assert_same_numbers(model(text), run_passes(text))

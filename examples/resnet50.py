@@ -170,9 +170,10 @@ def programs(args: argparse.Namespace) -> dict[str, tuple[Callable[[], Step], li
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", nargs="*", choices=["product", "mnist", "resnet50", []], help="default: all")
+    parser.add_argument("program", nargs="*", metavar="{product,mnist,resnet50}", help="default: all")
     parser.add_argument("--device", default="pfvm:cpu", help="pfvm:cpu, xla:cpu, xla:tpu@v5e:1x1, …")
     parser.add_argument("--mesh", help="data=2: on so many replicas, for xla devices")
+    parser.add_argument("--effort", choices=["fast", "full"], help="of the compiler, for a TPU that is not here")
     parser.add_argument("--batch", type=int, default=8, help="images of ResNet-50's batch")
     parser.add_argument("--size", type=int, default=64, help="of its images")
     parser.add_argument("--classes", type=int, default=100)
@@ -180,13 +181,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="of training")
     parser.add_argument("--outdir", default="out/resnet50", help="of what is compiled for a TPU")
     args = parser.parse_args()
+    unknown = set(args.program) - {"product", "mnist", "resnet50"}
+    if unknown:
+        parser.error(f"no program {', '.join(sorted(unknown))}; choose from product, mnist, resnet50")
     torch.manual_seed(0)
     options = {"device": args.device, "mesh": args.mesh}
     for name, (make, batches) in programs(args).items():
         if args.program and name.split()[0] not in args.program:
             continue
         if "@" in args.device:
-            ahead(name, make, batches[0], options, pathlib.Path(args.outdir))
+            effort = {"device_options": {"effort": args.effort}} if args.effort else {}
+            ahead(name, make, batches[0], {**options, **effort}, pathlib.Path(args.outdir))
         else:
             beside_pytorch(name, make, batches, options if name != "product" else {"device": args.device})
 

@@ -21,16 +21,20 @@ class Piece:
     nodes: tuple[ir.Node, ...] = ()
 
 
-def piece(value: ir.Value | None, rw: Rewriter) -> Piece | None:
+_DEPTH = 32
+"""Cuts of cuts that are followed."""
+
+
+def piece(value: ir.Value | None, rw: Rewriter, depth: int = _DEPTH) -> Piece | None:
     """Where the value comes from by Slice, Split, or Gather of one of a pair; None where its last dim is not known."""
     size = last_dim(value)
     node = value.producer() if value is not None else None
     places = None
     if value is None or size is None:
         return _one_of_pairs(node, rw) if node is not None else None
-    if node is not None and rw.is_standard(node) and node.op_type in ("Slice", "Split"):
+    if node is not None and depth and rw.is_standard(node) and node.op_type in ("Slice", "Split"):
         places = _cut(node, value, rw)
-    inner = piece(node.inputs[0], rw) if node is not None and places is not None else None
+    inner = piece(node.inputs[0], rw, depth - 1) if node is not None and places is not None else None
     if node is None or places is None or inner is None:
         pairs = _one_of_pairs(node, rw) if node is not None else None
         return pairs or Piece(value, range(size))

@@ -44,10 +44,10 @@ def bounds(value: ir.Value | None, rw: Rewriter, depth: int = _DEPTH) -> Bounds:
 def _of_type(dtype: ir.DataType) -> Bounds:
     if dtype == ir.DataType.BOOL:
         return 0.0, 1.0
-    if dtype.is_integer():
-        info = np.iinfo(dtype.numpy())
-        return float(info.min), float(info.max)
-    return _ANY
+    if not dtype.is_integer() or not np.issubdtype(dtype.numpy(), np.integer):  # those of 4 bits are no numpy types
+        return _ANY
+    info = np.iinfo(dtype.numpy())
+    return float(info.min), float(info.max)
 
 
 def _of_array(known: np.ndarray, dtype: ir.DataType) -> Bounds:

@@ -66,10 +66,11 @@ def of_pairs(node: ir.Node, rw: Rewriter, rule: str) -> Rotation | None:
     difference, total = rw.producer(both.first, "Sub"), rw.producer(both.second, "Add")
     if difference is None or total is None:
         return None
-    products = [rw.producer(value, "Mul") for value in (*difference.inputs, *total.inputs)]
-    ac, bs, *sums = (each for each in products if each is not None)
-    if len(sums) != 2:
+    found = [rw.producer(value, "Mul") for value in (*difference.inputs, *total.inputs)]
+    products = [each for each in found if each is not None]
+    if len(products) != 4:
         return None
+    ac, bs, *sums = products
     for a, cos in either_way(ac):
         for b, sin in either_way(bs):
             wanted = [{b, cos}, {a, sin}]

@@ -18,7 +18,11 @@ Make = Callable[[], ir.Value]
 """Writes the nodes that compute a value. Nothing is written before it is known that all of it can be."""
 
 
-def single(value: ir.Value, in_turn: bool, at: ir.Node, rw: Rewriter) -> Make | None:
+_DEPTH = 32
+"""Nodes that a table is followed through."""
+
+
+def single(value: ir.Value, in_turn: bool, at: ir.Node, rw: Rewriter, depth: int = _DEPTH) -> Make | None:
     """The first of each two equal numbers along the last axis: halves, or neighbours (`in_turn`).
 
     None where they are not proved to be equal. A table is followed through what is done to each of its numbers and to
@@ -34,7 +38,7 @@ def single(value: ir.Value, in_turn: bool, at: ir.Node, rw: Rewriter) -> Make | 
             return None
         return lambda: rw.constant(np.ascontiguousarray(first), f"{value.name}_half", at)
     node = value.producer()
-    if node is None or not rw.is_standard(node):
+    if node is None or not rw.is_standard(node) or not depth:
         return None
     both = joined(node, rw)
     if both is not None and both.first is both.second and both.rest is None and both.in_turn == in_turn:
@@ -44,7 +48,7 @@ def single(value: ir.Value, in_turn: bool, at: ir.Node, rw: Rewriter) -> Make | 
         if repeated is not None:
             return lambda: repeated
     operand = _followed(node, rw)
-    inner = single(operand, in_turn, at, rw) if operand is not None else None
+    inner = single(operand, in_turn, at, rw, depth - 1) if operand is not None else None
     if operand is None or inner is None:
         return None
 

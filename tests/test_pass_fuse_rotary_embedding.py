@@ -89,7 +89,8 @@ def test_forms(lines: str) -> None:
         f"{SPLIT} {PRODUCTS.format('hc', 'hs')} y = Concat<axis=-1>(r, i)".replace("Sub(ac, bs)", "Sub(bs, ac)"),
         f"{SPLIT} {PRODUCTS.format('hc', 'hs')} y = Concat<axis=-1>(r, i)".replace("Mul(lw, hs)", "Mul(lw, hc)"),
         f"{SPLIT} {PRODUCTS.format('hc', 'hs')} {NEIGHBOURS}",
-        f"{EVEN} {PRODUCTS.format('hc', 'hs')} y = Concat<axis=-1>(r, i)",
+        f"{SPLIT} r = Sub(lw, hw) i = Add(lw, hw) y = Concat<axis=-1>(r, i)",
+        f"{SPLIT} m = Mul(lw, hc) r = Sub(m, hw) i = Add(m, hw) y = Concat<axis=-1>(r, i)",
     ],
 )
 def test_other_turns_stay(lines: str) -> None:

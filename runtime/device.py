@@ -33,6 +33,7 @@ class Device:
     note: str
     extra: str | None = None  # the pip extra that it needs
     modules: tuple[str, ...] = ()  # the modules that this extra brings; one of them is enough
+    engine: str | None = None  # a module that all of them need
     library: tuple[str, str] | None = None  # a package and the pattern of a file in it that must be there
     command: str | None = None  # how to install it, where no extra does
     topology: str | None = None
@@ -40,7 +41,9 @@ class Device:
     @property
     def status(self) -> Status:
         """ "ready"; "missing" when its extra is not installed; "compile-only" when that is, without the hardware."""
-        if self.modules and not any(importlib.util.find_spec(module) for module in self.modules):
+        if self.engine is not None and not _is_installed(self.engine):
+            return "missing"
+        if self.modules and not any(map(_is_installed, self.modules)):
             return "missing"
         if self.library is not None and not _has_file(*self.library):
             return "missing"
@@ -87,6 +90,12 @@ class Device:
             )
 
 
+def _is_installed(module: str) -> bool:
+    """Is it there to be imported? A folder of that name, where pfvm happens to be started, is no module."""
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.origin is not None
+
+
 def _has_file(package: str, pattern: str) -> bool:
     """Does an installed package have such a file? It is not imported."""
     spec = importlib.util.find_spec(package)
@@ -95,8 +104,10 @@ def _has_file(package: str, pattern: str) -> bool:
 
 
 _TABLE = (
-    Device("pfvm:cpu", "pfvm", "cpu", "ONNX Runtime on the CPU"),
-    Device("xla:cpu", "xla", "cpu", "XLA on the CPU, through JAX", extra="xla", modules=("jax",)),
+    Device(
+        "pfvm:cpu", "pfvm", "cpu", "ONNX Runtime on the CPU", engine="onnxruntime", command="pip install onnxruntime"
+    ),
+    Device("xla:cpu", "xla", "cpu", "XLA on the CPU, through JAX", extra="xla", modules=("jaxlib",), engine="jax"),
     Device(
         "pfvm:cuda",
         "pfvm",
@@ -112,6 +123,7 @@ _TABLE = (
         "XLA on an NVIDIA GPU",
         extra="cuda",
         modules=("jax_cuda13_plugin", "jax_cuda12_plugin"),
+        engine="jax",
     ),
     Device(
         "xla:tpu",
@@ -120,6 +132,7 @@ _TABLE = (
         "XLA on a TPU; xla:tpu@TOPOLOGY compiles for one that is not attached",
         extra="tpu",
         modules=("libtpu",),
+        engine="jax",
     ),
     Device("mncore2:emu", "mncore2", "emu", "emulated MN-Core 2: the planned graph in numpy"),
     Device("mncore2:auto", "mncore2", "auto", "MN-Core 2, emulated: there is no program for a board"),

@@ -13,7 +13,8 @@ import onnx_ir as ir
 from pfvm.compiler import options as option_schema
 from pfvm.compiler.driver import CompileResult
 from pfvm.compiler.epoch import SEED, epoch_model
-from pfvm.errors import MissingExtraError, OptionError, short
+from pfvm.compiler.mesh import DATA, parse_mesh
+from pfvm.errors import InputError, MissingExtraError, OptionError, short
 
 from .api import compile_source
 from .compiled import settings_for, spread
@@ -63,6 +64,11 @@ def epoch(
     settings = settings_for(options, codegen_dir)
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise OptionError(f"batch_size: expected an integer of at least 1, got {short(batch_size)}")
+    if mesh is not None and batch_size % (parts := parse_mesh(mesh).get(DATA, 1)):
+        raise InputError(
+            f"batch_size={batch_size} cannot be split over the mesh {mesh}: it is not a multiple of {DATA}={parts}; "
+            "choose one that is, or a mesh without that axis"
+        )
     sample, rows = first_rows(data, batch_size)
     step = repeatable(capture(fn, sample))
     model = epoch_model(step.model, rows, batch_size, row_order(rows, batch_size, shuffle), per_step(step))

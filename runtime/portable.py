@@ -28,7 +28,7 @@ from pfvm.errors import InvalidModelError, MissingExtraError, OptionError, PfvmE
 
 from .device import Device, parse_device
 from .executable import TensorSpec
-from .synthesis import parse_shapes
+from .synthesis import check_shapes, parse_shapes
 
 if TYPE_CHECKING:
     from .xla.portable import PortableExecutable
@@ -207,7 +207,11 @@ def load_portable(path: str | os.PathLike[str], device: str | Device, options: M
 
 
 def made_up(executable: PortableExecutable, seed: int, shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
-    """Seeded inputs for a program, of which only the signature is known: floats of N(0, 1), integers 0 and 1."""
+    """Seeded inputs for a program, of which only the signature is known: floats of N(0, 1), integers 0 and 1.
+
+    Raises OptionError for a shape that names no input or has another rank.
+    """
+    check_shapes(executable.inputs, shapes)
     sizes: dict[str, int] = {}
     for spec in executable.inputs:
         for dim, size in zip(spec.shape or (), shapes.get(spec.name, ())):

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("jax")
 
 import pfvm  # noqa: E402
+from pfvm.errors import InputError  # noqa: E402
 
 from .mesh_nets import BATCH, NETS, RULES, batch, make_step  # noqa: E402
 
@@ -97,6 +98,12 @@ def test_several_steps_a_call_and_epochs() -> None:
                 assert f"f64[{BATCH // 4},32]" in program or f"f64[{BATCH // 4},16]" in program
                 assert f"f64[{BATCH},32]" not in program
     torch.testing.assert_close(results[1], results[0], rtol=1e-10, atol=1e-9)
+
+
+def test_an_epoch_s_batch_that_does_not_divide_is_named() -> None:
+    _, step = make_step("mlp")
+    with pytest.raises(InputError, match=r"batch_size=10 cannot be split over the mesh data=4: .*multiple of data=4"):
+        pfvm.epoch(step, batch("mlp", rows=40), 10, device="xla:cpu", mesh="data=4")
 
 
 def test_state_is_split_as_the_rules_say_and_stays_so() -> None:

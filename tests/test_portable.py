@@ -186,6 +186,9 @@ def test_the_command(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:
         for name in a:
             np.testing.assert_allclose(a[name], b[name], rtol=1e-5, atol=1e-6)
     assert "loss" in pfvm("run", str(folder), "--device", "xla:cpu", "--seed", "1").out
+    wrong = pfvm("run", str(folder), "--device", "xla:cpu", "--shape", "z=5,8")
+    assert "shape of 'z': no such input; inputs: 'x', 't'" in one_line(wrong)
+    assert "is a folder, and no portable program" in one_line(pfvm("run", str(tmp_path), "--device", "xla:cpu"))
     assert "runs on xla:cpu" in one_line(pfvm("run", str(folder)))
     assert "takes no option 'threads'" in one_line(pfvm("run", str(folder), "--device", "xla:cpu", "--threads", "1"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import subprocess
 import sys
@@ -63,6 +64,21 @@ def test_without_libtpu_a_tpu_says_what_to_install(monkeypatch: pytest.MonkeyPat
             MissingExtraError, match=rf"device {name} needs the 'tpu' extra: pip install 'pfvm\[tpu\]'$"
         ):
             load_executable(relu(), name)
+
+
+def test_each_device_needs_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without jax, libtpu alone compiles nothing; a folder that is called jax is not jax."""
+    found = importlib.util.find_spec
+    for gone, devices_without in (("jax", ["xla:cpu", "xla:tpu"]), ("onnxruntime", ["pfvm:cpu"])):
+        folder = importlib.machinery.ModuleSpec(gone, None, is_package=True)
+        for spec in (None, folder):
+            monkeypatch.setattr(
+                importlib.util, "find_spec", lambda name, *rest, g=gone, s=spec: s if name == g else found(name, *rest)
+            )
+            for name in devices_without:
+                device = parse_device(name)
+                assert device.presence == "missing"
+                assert "; install it with: pip install " in device.advice
 
 
 @pytest.mark.parametrize(

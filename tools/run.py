@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.signature import read_manifest
-from pfvm.errors import OptionError
+from pfvm.errors import InvalidModelError, OptionError
 from pfvm.runtime.device import load_executable
 from pfvm.runtime.executable import Executable
 from pfvm.runtime.portable import is_portable, load_portable, made_up
@@ -71,6 +71,11 @@ def _loaded(
     if is_portable(model):
         portable = load_portable(model, device, options)
         return portable, portable.updates, lambda seed, shapes: made_up(portable, seed, shapes)
+    if model.is_dir():
+        raise InvalidModelError(
+            f"{model} is a folder, and no portable program: it has no manifest.json; give an ONNX file, or the folder "
+            "that pfvm compile --export stablehlo -o FOLDER writes"
+        )
     loaded = read_model(model)
     executable = load_executable(loaded, device, **options)
     updates = {entry.name: entry.output for entry in read_manifest(loaded) if entry.output}

@@ -5,7 +5,8 @@ python examples/resnet50.py resnet50 --device xla:cpu --mesh data=2   # on two r
 python examples/resnet50.py resnet50 --device xla:tpu@v5e:1x1 --batch 128 --size 224   # compiled for a TPU elsewhere
 
 ResNet-50 is written by hand: inference, and training steps with SGD. With `--mesh data=2` the batch is split over two
-devices, as replicas have it; gradients are those of the whole batch, and so are batch statistics.
+devices, as replicas have it; gradients are those of the whole batch, and so are batch statistics. With random weights
+and so few images it amplifies rounding: where images move by 1e-6, PyTorch's own loss of the third step moves by 1 %.
 """
 
 from __future__ import annotations

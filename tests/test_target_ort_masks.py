@@ -153,3 +153,34 @@ def test_queries_of_one_batch_with_keys_of_another_stay() -> None:
     text = text.replace("bool[B,1,S,S] shown", "float[C,1,1,1] shift")
     compiled = run_passes(text, "ort-attention")
     assert "MultiHeadAttention" not in ops(compiled)
+
+
+NUMBERS = ", ".join(f"{(i * 7 % 13 - 6) / 9:.3f}" for i in range(64))
+LAYERS = f"""<ir_version: 8, opset_import: ["" : 17]> agraph (float[B,S,8] x, float[B,1,S,S] mask) => (float[B,S,8] y)
+  <float[8,8] wq = {{{NUMBERS}}}, float[8,8] wk = {{{NUMBERS.replace("0.", "3.")}}},
+   float[8,8] wv = {{{NUMBERS.replace("0.", "1.")}}},
+   float[8] b = {{1, 2, 3, 4, 5, 6, 7, 8}}, float[8] c = {{8, 7, 6, 5, 4, 3, 2, 1}}, float half = {{0.5}},
+   int64[4] apart = {{0, 0, 2, 4}}, int64[3] joined = {{0, 0, 8}}> {{
+  z = Neg(x) mq = MatMul(x, wq) mk = MatMul(x, wk) mv = MatMul(x, wv) aq = Add(mq, b) ak = Add(mk, c) av = Add(b, mv)
+  rq = Reshape(aq, apart) rk = Reshape(ak, apart) rv = Reshape(av, apart) q = Transpose<perm=[0,2,1,3]>(rq)
+  k = Transpose<perm=[0,2,3,1]>(rk) v = Transpose<perm=[0,2,1,3]>(rv) m = MatMul(q, k) s = Mul(m, half)
+  u = Add(s, mask) p = Softmax(u) o = MatMul(p, v) t = Transpose<perm=[0,2,1,3]>(o) y = Reshape(t, joined) }}"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "operator"),
+    [
+        ("", "", "Attention"),
+        ("u = Add(s, mask)", "u = Identity(s)", "MultiHeadAttention"),
+        ("mv = MatMul(x, wv)", "mv = MatMul(z, wv)", "MultiHeadAttention"),
+        ("aq = Add(mq, b)", "aq = Sub(mq, b)", "MultiHeadAttention"),
+        ("z = Neg(x) mq = MatMul(x, wq)", "mq = MatMul(x, wq) z = Neg(mq)", "MultiHeadAttention"),
+    ],
+)
+def test_linear_layers_are_computed_by_the_kernel(old: str, new: str, operator: str) -> None:
+    text = LAYERS.replace(old, new) if old else LAYERS
+    if "z = Neg(mq)" in text:
+        text = text.replace("=> (float[B,S,8] y)", "=> (float[B,S,8] y, float[B,S,8] z)")
+    compiled = optimize(model(text), target="ort")
+    assert [each for each in ops(compiled) if "Attention" in each] == [operator]
+    assert_same_numbers(model(text), compiled)

@@ -47,24 +47,28 @@ def serialize(model: ir.Model, shared: Mapping[str, ir.TensorProtocol]) -> bytes
     # Before IR version 4 every initializer had to be an input as well; in normal form it is not, and ORT would object.
     view: Any = _Overlay(model, graph=graph, ir_version=max(model.ir_version, 4))
     proto = ir.serde.serialize_model(view)
-    _declare_body_inputs(model.graph, proto.graph.node)
+    _declare_bodies(model.graph, proto.graph.node)
     for function, function_proto in zip(model.functions.values(), proto.functions):
-        _declare_body_inputs(function, function_proto.node)
+        _declare_bodies(function, function_proto.node)
     return proto.SerializeToString()
 
 
-def _declare_body_inputs(nodes: Iterable[ir.Node], protos: Sequence[onnx.NodeProto]) -> None:
-    """Gives inputs of bodies the shapes that the file declared: ORT makes a Loop's counter in that shape."""
+def _declare_bodies(nodes: Iterable[ir.Node], protos: Sequence[onnx.NodeProto]) -> None:
+    """Gives inputs and outputs of bodies the shapes that were declared where inference finds none.
+
+    ORT makes a Loop's counter in its shape, and a Scan's outputs need one.
+    """
     for node, proto in zip(nodes, protos):
         for attribute in proto.attribute:
             if attribute.type != onnx.AttributeProto.GRAPH:
                 continue
             body = node.attributes[attribute.name].as_graph()
-            for value, value_proto in zip(body.inputs, attribute.g.input):
+            formals = (*zip(body.inputs, attribute.g.input), *zip(body.outputs, attribute.g.output))
+            for value, value_proto in formals:
                 declared = value.meta.get(DECLARED_SHAPE)
                 if value.shape is None and declared is not None:
                     ir.serde.serialize_shape_into(value_proto.type, declared)
-            _declare_body_inputs(body, attribute.g.node)
+            _declare_bodies(body, attribute.g.node)
 
 
 def _portable(name: str, tensor: Any, shared: bool) -> ir.TensorProtocol:

@@ -104,9 +104,22 @@ def nested(x: Any) -> Any:
     return while_loop(lambda i, a: (i < 5) & (a.sum() < 100), body, (torch.tensor(0), x))
 
 
+def nested_the_other_way(x: Any) -> Any:
+    """What the scan collects has the shape of a while_loop's result, which ONNX's inference leaves open."""
+
+    def shrunk(v: Any) -> Any:
+        return while_loop(lambda a: a.abs().max() > 0.1, lambda a: (a * 0.5,), (v,))[0]
+
+    def step(c: Any, v: Any) -> Any:
+        y = torch.cond(v.sum() > 0, shrunk, lambda v: v * 3, (v,))
+        return c + y, c * y
+
+    return scan(step, torch.zeros_like(x[0]), x)
+
+
 FUNCTIONS = [
     branches, branches_without_operands, in_place_inside, loop, loop_that_does_not_start, loop_of_a_structure, power,
-    scanned, scanned_backwards, nested,
+    scanned, scanned_backwards, nested, nested_the_other_way,
 ]  # fmt: skip
 
 

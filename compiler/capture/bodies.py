@@ -12,6 +12,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 import torch.utils._pytree as pytree
+from pfvm.compiler.importer import DECLARED_SHAPE
 from pfvm.errors import CaptureError
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -131,5 +132,7 @@ def _body(e: Emitter, node: Node, name: str, inputs: Sequence[ir.Value], results
             copy = e.op("Identity", value)
             copy.shape, copy.type = value.shape, value.type
             value = copy
+        if value.shape is not None:  # ONNX Runtime's Scan asks for one, where inference finds none too
+            value.meta[DECLARED_SHAPE] = value.shape
         outputs.append(value)
     return ir.Graph(inputs, outputs, nodes=e.nodes, name=f"{node.name}.{name}")

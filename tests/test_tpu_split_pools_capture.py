@@ -23,6 +23,7 @@ F = torch.nn.functional
 
 def net(*channels: int, frozen: int = 0) -> torch.nn.Module:
     """Convolutions of so many channels, 0 a pool, and scores; the first `frozen` layers are not trained."""
+    torch.manual_seed(0)
     layers: list[torch.nn.Module] = []
     last, pools = 2, channels.count(0)
     for out in channels:

@@ -105,7 +105,10 @@ def _fold_reshape_targets(rw: Rewriter) -> None:
 
 
 def _reshape_target(dims: Dims, source: ir.Value | None, node: ir.Node) -> np.ndarray | None:
-    """None when the dims need more than ONNX can say. A -1 beside a copied dim is not used: that dim may be 0."""
+    """None when the dims need more than ONNX can say. No -1 is put beside a copied dim, which may be 0.
+
+    One that stands there stays: with a dim of 0 it fails as before.
+    """
     if source is None or source.shape is None or node.attributes.get_int("allowzero"):
         return None
     if sum(not isinstance(dim, int) for dim in dims) == 1 and all(dim != 0 and dim != -1 for dim in dims):
@@ -115,8 +118,6 @@ def _reshape_target(dims: Dims, source: ir.Value | None, node: ir.Node) -> np.nd
     if not all(
         isinstance(d, int) or (i < len(source.shape) and same_dim(d, source.shape[i])) for i, d in enumerate(dims)
     ):
-        return None
-    if any(dim == -1 for dim in dims) and not all(isinstance(dim, int) for dim in dims):
         return None
     # A literal 0 copies the dim of the input, as it did before.
     return np.array([dim if isinstance(dim, int) else 0 for dim in dims], np.int64)

@@ -8,7 +8,6 @@ import onnx_ir as ir
 
 from .dims import same_dims
 from .rewriter import Rewriter
-from .simplify_slices import written_cuts
 from .view import constant
 
 
@@ -57,7 +56,7 @@ def _cut(node: ir.Node, value: ir.Value, rw: Rewriter) -> range | None:
         return None
     last = len(source.shape) - 1
     if node.op_type == "Slice":
-        cuts = written_cuts(node, rw)
+        cuts = rw.view(node).cuts()
         if cuts is None or len(cuts) != 1 or cuts[0][0] not in (last, -1) or cuts[0][3] < 1:
             return None
         return range(size)[slice(*cuts[0][1:])]

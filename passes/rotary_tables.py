@@ -11,7 +11,6 @@ from .dims import same_dims
 from .last_axis import joined, last_dim
 from .matching import either_way, number
 from .rewriter import Rewriter
-from .simplify_slices import written_cuts
 from .view import constant
 
 Make = Callable[[], ir.Value]
@@ -76,10 +75,8 @@ def _followed(node: ir.Node, rw: Rewriter) -> ir.Value | None:
         axes, counted = view.ints("axes"), max(rank, after)
         return source if isinstance(axes, tuple) and all(axis % counted < counted - 1 for axis in axes) else None
     if node.op_type == "Slice":
-        cuts = written_cuts(node, rw) if rw.view(node).sliced_axes() else None
-        axes = view.sliced_axes()
-        along = [cut[0] for cut in cuts] if cuts is not None else list(axes) if isinstance(axes, tuple) else [-1]
-        return source if all(axis % rank < rank - 1 for axis in along) else None
+        along = view.sliced_axes()
+        return source if isinstance(along, tuple) and all(axis % rank < rank - 1 for axis in along) else None
     if node.op_type == "Gather":
         axis = view.attr("axis")
         return source if isinstance(axis, int) and axis % rank < rank - 1 else None

@@ -38,11 +38,6 @@ Cut = tuple[int, int, int]
 """Axis, start and end of a Slice by steps of 1 along one axis, resolved against a known dim."""
 
 
-def written_cuts(node: ir.Node, rw: Rewriter) -> list[tuple[int, int, int, int]] | None:
-    """What a Slice cuts: see View.cuts."""
-    return rw.view(node).cuts()
-
-
 def _cut(node: ir.Node | None, rw: Rewriter) -> Cut | None:
     if node is None or node.inputs[0] is None or node.inputs[0].shape is None:
         return None

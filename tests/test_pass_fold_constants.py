@@ -56,6 +56,19 @@ def test_computed_reshape_target_with_a_symbolic_batch() -> None:
     assert_same_numbers(model(text), compiled)
 
 
+def test_a_computed_reshape_target_that_leaves_a_dim_open_itself() -> None:
+    """x.view(x.size(0), -1), as exporters write it: the dim that is copied from its place may stand beside the −1."""
+    text = """agraph (float[N,{k},M] x) => (float[N,o] y) {{
+        s = Shape(x) z = Constant <value_ints = [{at}]> () n = Gather(s, z) open = Constant <value_ints = [-1]> ()
+        t = Concat <axis = 0> (n, open) y = Reshape(x, t) }}"""
+    flat = text.format(k=2, at=0)
+    compiled = run_passes(flat, PASS, "eliminate-dead-code")
+    assert ops(compiled) == ["Reshape"] and list(_initializers(compiled).values()) == [[0, -1]]
+    assert_same_numbers(model(flat), compiled)
+    elsewhere = run_passes(text.format(k="K", at=2), PASS, "eliminate-dead-code")
+    assert ops(elsewhere) == ["Shape", "Gather", "Concat", "Reshape"]
+
+
 def test_the_last_dim_of_a_shape_is_known_where_it_is_counted_from_the_end() -> None:
     text = """agraph (float[n,m,8] x) => (float[?,?] y, int64[?] z) {
         s = Shape(x) o = Constant <value_ints = [-1]> () e = Constant <value_ints = [9223372036854775807]> ()

@@ -1,6 +1,7 @@
 """What the processes of tests/test_processes.py run: a training step on a mesh of all their devices.
 
-`train MESH SHARD` prints the losses and a checksum of the weights; `forever MESH` calls a model until it is ended.
+`train MESH SHARD` prints the losses and a checksum of the weights; `prefetched MESH` the losses of a net with labels,
+whose batches another thread loads; `forever MESH` calls a model until it is ended.
 """
 
 from __future__ import annotations
@@ -35,6 +36,30 @@ def train(mesh: str, shard: str) -> None:
     losses = [compiled(batch("mlp"))["loss"].item() for _ in range(3)]
     state = {name: value.double().sum().item() for name, value in model.state_dict().items()}
     report(json.dumps({"losses": losses, "state": state}))
+
+
+def prefetched(mesh: str) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(inp: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inp["x"]), inp["t"])
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    batches = [{"x": torch.randn(8, 4), "t": torch.randint(0, 3, (8,))} for _ in range(3)]
+    compiled = pfvm.compile(step, batches[0], device="xla:cpu", mesh=None if mesh == "-" else mesh)
+    losses = [compiled(batch)["loss"].item() for batch in pfvm.prefetch(batches, compiled)]
+    batches[0]["t"][1] = 7
+    try:
+        next(compiled(batch) for batch in pfvm.prefetch(batches, compiled))
+    except pfvm.PfvmError as error:
+        report(json.dumps({"losses": losses, "error": str(error)}))
 
 
 def forever(mesh: str) -> None:

@@ -75,6 +75,15 @@ def test_two_processes_train_as_one(start: Start) -> None:
 
 
 @pytest.mark.slow
+def test_prefetched_labels_are_judged_in_both(start: Start) -> None:
+    """Each has only a part of a batch that is on the devices already."""
+    _, (first, second) = launched(start, "prefetched", "data=2")
+    (expected,) = results(start(str(PROGRAM), "prefetched", "-").communicate(timeout=240)[0])
+    assert first == second and first["error"] == expected["error"]
+    np.testing.assert_allclose(first["losses"], expected["losses"], rtol=1e-6)
+
+
+@pytest.mark.slow
 def test_numbers_without_a_seed_are_the_same_in_both(start: Start) -> None:
     _, (first, second) = launched(start, "entropy", "data=2")
     assert first == second

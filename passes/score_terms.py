@@ -29,12 +29,15 @@ class Term:
     fill: ir.Value | None = None
     kept: bool = True  # what `value` is where the score stays
 
-    def added(self, at: ir.Node, rw: Rewriter) -> ir.Value:
-        """What added to the scores has the effect of the term."""
+    def over(self, total: ir.Value | None, at: ir.Node, rw: Rewriter) -> ir.Value:
+        """What added to the scores has the effect of `total`, if there is one, and then of the term.
+
+        A fill stands for what is added before it, too: on top of a mask as low it would be −∞.
+        """
         if self.fill is None:
-            return self.value
-        zero = rw.constant(np.zeros((), np.float32), "no_mask", at)
-        either = (zero, self.fill) if self.kept else (self.fill, zero)
+            return self.value if total is None else rw.op("Add", total, self.value, at=at).outputs[0]
+        score = rw.constant(np.zeros((), np.float32), "no_mask", at) if total is None else total
+        either = (score, self.fill) if self.kept else (self.fill, score)
         return rw.op("Where", self.value, *either, at=at).outputs[0]
 
 
@@ -106,10 +109,10 @@ def sum_of(terms: Sequence[Term], at: ir.Node, rw: Rewriter) -> ir.Value:
     """One value of four dims for all terms; equal terms of other layers make equal nodes, which become one."""
     total: ir.Value | None = None
     for term in reversed(terms):
-        value = term.added(at, rw)
-        total = value if total is None else rw.op("Add", total, value, at=at).outputs[0]
+        total = term.over(total, at, rw)
     assert total is not None
-    rank = max(len(term.value.shape) for term in terms if term.value.shape is not None)
+    parts = [part for term in terms for part in (term.value, term.fill) if part is not None]
+    rank = max(len(part.shape) for part in parts if part.shape is not None)
     return total if rank == 4 else rw.op("Unsqueeze", total, at=at, axes=np.arange(4 - rank)).outputs[0]
 
 

@@ -38,6 +38,8 @@ def feeds(text: str) -> list[dict[str, np.ndarray]]:
                 given["shown"] = np.ascontiguousarray(mask[:, 0, -1])
             elif "shown" in text:
                 given["shown"] = mask
+            if "seen" in text:
+                given["seen"] = shown[0, 0]
             if "float[B,1,S,S] mask" in text:
                 given["mask"] = np.where(mask, 0, np.float32(LOWEST)).astype(np.float32)
             if "float[B,1,1,S] mask" in text:
@@ -67,6 +69,8 @@ ROW = "r = Unsqueeze(shown, axes)"
         (f"u = Add(s, mask) {SOFTMAX}", "float[B,1,1,S] mask", "p"),
         (f"i = Add(bias, s) {CHOICE.replace(' s,', ' i,')} {SOFTMAX}", "float[1,2,S,S] bias, bool[B,1,S,S] shown", "p"),
         (f"h = Where(shown, s, low) u = Add(mask, h) {SOFTMAX}", "bool[B,1,S,S] shown, float[B,1,S,S] mask", "p"),
+        (f"h = Add(s, mask) u = Where(shown, h, low) {SOFTMAX}", "bool[B,1,S,S] shown, float[B,1,S,S] mask", "p"),
+        (f"f = Constant<value = float[1,1,1,1] {{-1e38}}>() u = Where(seen, s, f) {SOFTMAX}", "bool[S,S] seen", "p"),
     ],
 )
 def test_masks_of_exporters(lines: str, inputs: str, p: str, low: float) -> None:

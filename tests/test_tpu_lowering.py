@@ -57,8 +57,9 @@ def test_attention_scales_its_queries_and_not_its_scores(scaled: str) -> None:
         lambda q, k: (lambda m: (m, m * 2))(q @ k),
         lambda q, k: (q[0] @ k[0]) * 2,
         lambda q, k: (k @ q) * 2,
+        lambda q, k: jax.lax.div((9 * q).astype(np.int32) @ (9 * k).astype(np.int32), np.int32(7)),
     ],
-    ids=["divisor", "no number", "another product", "read twice", "one matrix", "few results"],
+    ids=["divisor", "no number", "another product", "read twice", "one matrix", "few results", "integers"],
 )
 def test_what_scales_no_scores_stays_or_computes_the_same(form: Any) -> None:
     random = np.random.default_rng(0)

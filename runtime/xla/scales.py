@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.extend.core as jex
+import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 
@@ -44,7 +45,9 @@ def _variables(step: Any) -> list[Any]:
 
 
 def _is_batched_product(eqn: Any) -> bool:
-    return eqn.primitive.name == "dot_general" and bool(eqn.params["dimension_numbers"][1][0])
+    """In floating point: integers are rounded by a division, and the sum of rounded ones is another."""
+    is_product = eqn.primitive.name == "dot_general" and bool(eqn.params["dimension_numbers"][1][0])
+    return is_product and jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating)
 
 
 def _is_scale(eqn: Any, product: Any) -> bool:

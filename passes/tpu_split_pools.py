@@ -84,7 +84,7 @@ class _Phase(NamedTuple):
 @rule("Conv")
 def split_pairs(node: ir.Node, rw: Rewriter) -> bool:
     """Conv → Relu → Conv → Relu → MaxPool of few channels, and their gradients → on pairs of columns."""
-    pooled = _pooled(node, rw)
+    pooled = _pooled(node, rw, "split_pairs")
     if pooled is None or not pooled.before.conv.is_narrow:
         return False
     first, second = _written_for(pooled.before, rw), pooled.before
@@ -128,7 +128,7 @@ def split_pairs(node: ir.Node, rw: Rewriter) -> bool:
 @rule("Conv")
 def split_pool(node: ir.Node, rw: Rewriter) -> bool:
     """Conv → Relu → MaxPool and their gradients → four convolutions of stride 2, and elementwise steps."""
-    pooled = _pooled(node, rw)
+    pooled = _pooled(node, rw, "split_pool")
     if pooled is None:
         return False
     before, conv = pooled.before, pooled.before.conv
@@ -282,7 +282,7 @@ def _replace(new: Sequence[tuple[ir.Node, ir.Value]], rw: Rewriter) -> None:
 # ---- what is looked for
 
 
-def _pooled(node: ir.Node, rw: Rewriter) -> _Pooled | None:
+def _pooled(node: ir.Node, rw: Rewriter, rule: str) -> _Pooled | None:
     """The convolution with a pool behind it whose gradient is taken; None where anything else reads what is split."""
     conv = convolution(node, rw)
     if conv is None or min(conv.pads) < 1 or conv.result_size[1] % 2:
@@ -290,21 +290,24 @@ def _pooled(node: ir.Node, rw: Rewriter) -> _Pooled | None:
     relu = _relu_behind(node, rw)
     result = (relu or node).outputs[0]
     pools = [reader for reader, _ in result.uses() if reader.op_type == "MaxPool" and rw.is_standard(reader)]
+    if not pools and relu is None and any(reader.op_type == "Relu" for reader, _ in node.outputs[0].uses()):
+        rw.reject(rule, "its result is read by more than its Relu")
     if len(pools) != 1 or pools[0].graph is not node.graph or not pairs.halves_all(pools[0], conv.result_size[0], rw):
         return None
     selection = pool_gradient(pools[0], rw)
     off = relu_gradient(result, rw) if relu is not None else None
     if selection is None or (relu is not None and off is None):
+        rw.reject(rule, "the gradients of the pool and of its Relu are not found, or what they read is read elsewhere")
         return None
     if not _is_read_by(result, pools[0], off) or (off is not None and not _passes_on(off, selection.result)):
+        rw.reject(rule, "what the pool reads, or its gradient, is read elsewhere")
         return None
     gradient = selection.result if off is None else off.outputs[0]
     readers = gradients(conv, gradient, rw)
-    return (
-        None
-        if readers is None
-        else _Pooled(_Activated(conv, relu, off, gradient, readers), pools[0], selection.updates)
-    )
+    if readers is None:
+        rw.reject(rule, "the gradient of its result is read by more than the gradients of its operands")
+        return None
+    return _Pooled(_Activated(conv, relu, off, gradient, readers), pools[0], selection.updates)
 
 
 def _written_for(second: _Activated, rw: Rewriter) -> _Activated | None:

@@ -101,7 +101,8 @@ def test_foreign_text_file(here: Workplace, name: str) -> None:
 
 def test_missing_file_and_folder_for_a_file(here: Workplace) -> None:
     assert "No such file or directory" in here.both_errors(here.folder / "none.onnx")
-    assert "Is a directory" in here.both_errors(here.folder)
+    assert "Is a directory" in here.compile_error(here.folder)
+    assert "is a folder, and no portable program: it has no manifest.json" in here.error("run", here.folder)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

@@ -7,6 +7,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
+from pfvm.compiler.driver import compile_model
+from pfvm.compiler.exporter import to_proto
+from pfvm.compiler.importer import read_model
+from pfvm.compiler.options import parse
 from pfvm.runtime.device import load_executable
 from pfvm.runtime.ort import evaluate
 from support import ops, run_passes
@@ -95,7 +99,9 @@ def step(
     outputs = [helper.make_tensor_value_info(f"{name}_out", dtype, shapes[name]) for name in ["p", *results]]
     graph = helper.make_graph(made.nodes, "g", inputs, outputs, made.constants)
     source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    return run_passes(source, "fuse-relu-gradient", "eliminate-dead-code")
+    passes = ("infer-shapes", "fuse-relu-gradient", "eliminate-dead-code")
+    options = parse(opt_level=0, passes=passes, strip_provenance=True)  # as if it had been captured so
+    return to_proto(compile_model(read_model(source), options).model)
 
 
 def assert_same(source: onnx.ModelProto, compiled: onnx.ModelProto) -> None:

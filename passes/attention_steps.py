@@ -194,7 +194,9 @@ def heads_of(value: ir.Value, rw: Rewriter, transposed: bool = False) -> Heads |
 def joined_heads(last: ir.Node, rw: Rewriter) -> ir.Node | None:
     """The Reshape that joins the heads after the last product, where it copies no dim behind the first two."""
     transpose = only_reader(last.outputs[0])
-    if transpose is None or transpose.op_type != "Transpose" or rw.view(transpose).attr("perm") != (0, 2, 1, 3):
+    if transpose is None or transpose.op_type != "Transpose" or not rw.is_standard(transpose):
+        return None
+    if rw.view(transpose).attr("perm") != (0, 2, 1, 3):
         return None
     reshape = only_reader(transpose.outputs[0])
     if reshape is None or reshape.op_type != "Reshape" or not rw.is_standard(reshape):

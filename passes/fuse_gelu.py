@@ -126,7 +126,9 @@ def _around(node: ir.Node, source: ir.Value, rw: Rewriter, nodes: list[ir.Node])
         nodes.append(step)
         step, half = only_reader(step.outputs[0]), []
     shift = 1.0 if half else 0.5
-    if step is None or step.op_type != "Add" or not any(is_number(by, shift) for _, by in either_way(step)):
+    if step is None or step.op_type != "Add" or not rw.is_standard(step):
+        return None
+    if not any(is_number(by, shift) for _, by in either_way(step)):
         return None
     wanted: list[ir.Value | float] = [step.outputs[0], source, *half]
     nodes.append(step)

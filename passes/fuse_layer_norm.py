@@ -181,7 +181,8 @@ def normalization(
     widened, narrowed = rw.producer(source, "Cast"), only_reader(node.outputs[0])
     if widened is not None and widened.inputs[0] is not None and widened.inputs[0].dtype in _HALVES:
         inner = widened.inputs[0]
-        if narrowed is not None and narrowed.op_type == "Cast" and narrowed.outputs[0].dtype == inner.dtype:
+        is_cast = narrowed is not None and narrowed.op_type == "Cast" and rw.is_standard(narrowed)
+        if narrowed is not None and is_cast and narrowed.outputs[0].dtype == inner.dtype:
             last, start = narrowed, inner  # the statistics stay in float: stash_type
     dims = list(shape)[len(shape) - len(axes) :]
     last, scale = _operand(last, "Mul", dims, start.dtype, rw)

@@ -70,9 +70,10 @@ def _cut(node: ir.Node, value: ir.Value, rw: Rewriter) -> range | None:
 
 def _one_of_pairs(node: ir.Node, rw: Rewriter) -> Piece | None:
     """Gather of the first or second number of Reshape(x) to [..., half, 2]."""
-    reshape = rw.producer(node.inputs[0], "Reshape") if rw.is_standard(node) and node.op_type == "Gather" else None
-    index = constant(node.inputs[1]) if reshape is not None else None
-    pairs = node.inputs[0]
+    if node.op_type != "Gather" or not rw.is_standard(node):
+        return None
+    pairs, index = node.inputs[0], constant(node.inputs[1])
+    reshape = rw.producer(pairs, "Reshape")
     if reshape is None or index is None or index.shape != () or pairs is None or pairs.shape is None:
         return None
     source, dims = reshape.inputs[0], list(pairs.shape)

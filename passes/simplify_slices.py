@@ -257,7 +257,8 @@ def split_into_known_parts(node: ir.Node, rw: Rewriter) -> bool:
     """SplitToSequence into parts that are each taken out by a constant SequenceAt → Split."""
     source, out, axis = node.inputs[0], node.outputs[0], rw.view(node).attr("axis")
     readers = [use.node for use in out.uses()]
-    if not readers or out.is_graph_output() or any(reader.op_type != "SequenceAt" for reader in readers):
+    known = all(reader.op_type == "SequenceAt" and rw.is_standard(reader) for reader in readers)
+    if not readers or out.is_graph_output() or not known:
         return rw.reject("split_into_known_parts", "the sequence itself is needed")
     sizes = _part_sizes(node, axis, rw)
     if sizes is None or source is None:

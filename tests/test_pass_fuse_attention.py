@@ -344,3 +344,10 @@ def test_attention_with_more_around_it_stays(lines: str) -> None:
     square = THREE.replace("S", "4").replace("L", "4")
     text = graph(lines, f"{square}, float[B,2,1,4] past", "B,4,8")
     assert "q_num_heads" not in attributes(run_passes(text, PASS))
+
+
+def test_a_transpose_of_another_domain_stays() -> None:
+    text = graph(heads(PLAIN).replace("ot = Transpose", "ot = my.Transpose")).replace('"" : 23', '"" : 23, "my" : 1')
+    compiled = run_passes(text, PASS, "eliminate-dead-code")
+    assert ops(compiled)[-2:] == ["Transpose", "Reshape"] and compiled.graph.node[-2].domain == "my"
+    assert compiled.graph.node[-1].input[0] == compiled.graph.node[-2].output[0]

@@ -66,6 +66,11 @@ def test_the_half_may_stand_inside_the_sum() -> None:
     )
 
 
+def test_a_sum_of_another_domain_stays() -> None:
+    text = graph("d = Div(x, root) e = Erf(d) h = Mul(e, half) s = my.Add(h, half) y = Mul(x, s)")
+    assert "Gelu" not in ops(run_passes(text.replace('"" : 20', '"" : 20, "my" : 1'), PASS))
+
+
 def test_x_may_be_a_product_itself() -> None:
     lines = f"z = Mul(x, three) {ERF.replace('x', 'z')} m = Mul(z, t) y = Mul(m, half)"
     assert_rewritten(graph(lines), ["Mul", "Gelu"], PASS)

@@ -99,6 +99,11 @@ def test_other_turns_stay(lines: str) -> None:
     assert_same_numbers(model(graph(lines)), compiled)
 
 
+def test_what_is_turned_may_be_computed_from_nothing() -> None:
+    text = graph(f"r = RandomNormal<shape=[1,2,3,4]>() {turned(x='r')}", y="1,2,3,4")
+    assert ops(run_passes(text, PASS, "eliminate-dead-code")) == ["RandomNormal", NEW]
+
+
 def test_the_operator_must_exist_and_take_the_type() -> None:
     assert_stays(graph(turned(), opset=22), PASS)
     tables = "cu = Cast<to=11>(c) su = Cast<to=11>(s)"

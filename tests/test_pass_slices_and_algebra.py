@@ -201,3 +201,6 @@ def test_parts_that_are_not_known_stay() -> None:
         text = SEQUENCE.format(n=3, split="sizes", lines="y = SequenceAt(s, zero)").replace(old, new)
         text = text.replace("] x)", "] x, int64 i)").replace("float[2,3] y", "float[2,K] y")
         assert "SplitToSequence" in ops(run_passes(text, "simplify-slices"))
+    text = SEQUENCE.format(n=3, split="sizes", lines="y = my.SequenceAt(s)")
+    text = f'<ir_version: 8, opset_import: ["" : 17, "my" : 1]> {text}'
+    assert ops(run_passes(text, "simplify-slices")) == ["SplitToSequence", "SequenceAt"]

@@ -198,7 +198,12 @@ def joined_heads(last: ir.Node, rw: Rewriter) -> ir.Node | None:
         return None
     if rw.view(transpose).attr("perm") != (0, 2, 1, 3):
         return None
-    reshape = only_reader(transpose.outputs[0])
+    return joining(transpose.outputs[0], rw)
+
+
+def joining(apart: ir.Value, rw: Rewriter) -> ir.Node | None:
+    """The Reshape that alone reads a value of [batch, length, heads, size], where it copies none of the last two."""
+    reshape = only_reader(apart)
     if reshape is None or reshape.op_type != "Reshape" or not rw.is_standard(reshape):
         return None
     operand = reshape.inputs[1]

@@ -174,6 +174,7 @@ def _replace(found: Rotation, tables: Tables, name: str, rw: Rewriter) -> bool:
 
 
 def cut_out(x: ir.Value, places: range, at: ir.Node, rw: Rewriter) -> ir.Value:
+    """These numbers of each head of x, which has four dims."""
     return rw.op("Slice", x, at=at, starts=[places.start], ends=[places.stop], axes=[3]).outputs[0]
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from .attention_steps import heads_of, keys_of
+from .attention_steps import heads_of, joining, keys_of
 from .contrib import contrib
 from .dims import same_dim
 from .masked_steps import MaskedSteps, masked_steps
@@ -17,7 +17,6 @@ from .packed_attention import pack
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
 from .score_terms import Dim, dims_of, empty_rows, meet, repeated_rows, sum_of
-from .view import constant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,15 +132,11 @@ def _keys_and_values(steps: MaskedSteps, at: ir.Node, rw: Rewriter) -> list[ir.V
 
 def _set_apart(joined: ir.Value, heads: int, size: int, transpose: ir.Node, rw: Rewriter) -> None:
     """Replace the Transpose, or the Reshape alone that joins the heads after it, by a Reshape of the joined value."""
-    reshape = only_reader(transpose.outputs[0])
-    if reshape is not None and reshape.op_type == "Reshape" and rw.is_standard(reshape):
-        operand = reshape.inputs[1]
-        known = constant(operand)
-        target = rw.shapes.contents(operand) if operand is not None and known is None else known
-        if target is not None and all(isinstance(dim, (int, np.integer)) and dim != 0 for dim in target[2:]):
-            attributes = reshape.attributes.values()
-            rw.replace(reshape, rw.op("Reshape", joined, operand, at=reshape, attributes=attributes).outputs[0])
-            return
+    reshape = joining(transpose.outputs[0], rw)
+    if reshape is not None:
+        attributes = reshape.attributes.values()
+        rw.replace(reshape, rw.op("Reshape", joined, reshape.inputs[1], at=reshape, attributes=attributes).outputs[0])
+        return
     shape = np.array([0, 0, heads, size], np.int64)
     rw.replace(transpose, rw.op("Reshape", joined, at=transpose, shape=shape).outputs[0])
 

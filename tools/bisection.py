@@ -33,7 +33,7 @@ def bisect(
     fused_ops: Annotated[str | None, typer.Option("--fused-ops", help="As in compile.")] = None,
     target: Annotated[str | None, typer.Option("--target", help="As in compile.")] = None,
     inputs: Annotated[Path | None, typer.Option("--inputs", help=".npz to use instead of made-up inputs.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="The first of three seeds of made-up inputs.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The first of three seeds of made-up inputs.")] = 0,
     shape: Annotated[list[str], typer.Option("--shape", help="Shape of an input: x=1,3,224,224. Repeatable.")] = [],  # noqa: B006 - typer copies it
     rtol: Annotated[float, typer.Option("--rtol", min=0, help="As in check.")] = 1e-3,
     atol: Annotated[float, typer.Option("--atol", min=0, help="As in check.")] = 1e-5,

@@ -12,12 +12,13 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pfvm.compiler import progress
-from pfvm.errors import PfvmError
+from pfvm.errors import OptionError, PfvmError
 
 from . import console
 from .bench.flags import bench
@@ -176,7 +177,7 @@ def run(
     device: Device = "pfvm:cpu",
     inputs: Annotated[Path | None, typer.Option("--inputs", help=".npz with an array per input.")] = None,
     outputs: Annotated[Path | None, typer.Option("--outputs", help=".npz to write the outputs to.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of made-up inputs.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of made-up inputs.")] = 0,
     shape: Shapes = [],  # noqa: B006 - typer copies it
     custom_ops_lib: CustomOps = None,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Of pfvm:cpu. Default: one a core.")] = None,
@@ -231,7 +232,7 @@ def check(
         int | None, typer.Option("--threads", min=1, help="Of pfvm:cpu. Default: 1, as the oracle.")
     ] = None,
     inputs: Annotated[Path | None, typer.Option("--inputs", help=".npz to use instead of made-up inputs.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="The first of three seeds of made-up inputs.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The first of three seeds of made-up inputs.")] = 0,
     shape: Shapes = [],  # noqa: B006 - typer copies it
     custom_ops_lib: CustomOps = None,
     sample: Annotated[str, typer.Option("--sample", help="Of a function: its example inputs in the file.")] = "sample",
@@ -314,6 +315,7 @@ def main(arguments: list[str] | None = None) -> None:
     What imports and graphs allocate is no garbage: it is looked through seldom, and not once more at the end.
     """
     gc.set_threshold(_COLLECT_EVERY)
+    console.any_encoding()
     code = run_command(arguments)
     gc.freeze()
     sys.exit(code)
@@ -328,7 +330,9 @@ def run_command(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     console.set_quiet(False)
     try:
+        _refuse_empty(given)
         status = _status(app(given or ["--help"], standalone_mode=False))
+        console.flush()
         return status if given else 2
     except (KeyboardInterrupt, typer.Abort):
         return 130
@@ -336,8 +340,13 @@ def run_command(arguments: list[str] | None = None) -> int:
         _report(error, str(error), debug)
         return 2
     except BrokenPipeError:  # `pfvm ops | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        console.drop_output()
         return 0
+    except OSError as error:  # a name that is too long, a full disk; without a file's name: of stdout
+        if error.filename is None:
+            console.drop_output()
+        _report(error, f"{error.filename or 'cannot write the output'}: {error.strerror or error}", debug)
+        return 2
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of typer's
             _report(error, error.format_message(), debug)
@@ -345,6 +354,13 @@ def run_command(arguments: list[str] | None = None) -> int:
         traceback.print_exc()
         print("error: this is a fault of pfvm itself; please report it with the lines above", file=sys.stderr)
         return 70
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """`-o "$UNSET"` would be the current directory. Raises OptionError."""
+    for flag, argument in zip(["pfvm", *arguments], arguments):
+        if not argument or (argument.startswith("--") and argument.find("=") == len(argument) - 1):
+            raise OptionError(f"nothing is given after {argument.rstrip('=') or flag!r}: an empty shell variable?")
 
 
 def _status(result: Any) -> int:

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 from pfvm.errors import OptionError
 
+from .sources import keep
+
 
 def compile_command(
     model: Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)],
@@ -145,6 +147,7 @@ def compile_command(
     is_estimate = "@" in (options.device or "")
     if not written and not options.explain and not is_estimate:
         raise OptionError("nothing would be written: give -o FILE or --artifacts DIR")
+    keep("-o", options.output, [option_json, *map(Path, rules or ())])
     start = time.perf_counter()
     reports: dict[str, Any] = {}
     with working(f"compiling {model}"):

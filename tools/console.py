@@ -5,7 +5,11 @@ At most errors and JSON with --quiet; rich leaves colours away where NO_COLOR is
 
 from __future__ import annotations
 
+import io
 import json
+import math
+import os
+import sys
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -35,8 +39,40 @@ def is_quiet() -> bool:
 
 
 def print_json(content: Any) -> None:
-    """What --json asks for, on stdout."""
-    print(json.dumps(content, indent=1, ensure_ascii=False))
+    """What --json asks for, on stdout. JSON has no NaN and no infinity: they become null."""
+    content = _finite(content)
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    try:
+        text.encode((sys.stdout and sys.stdout.encoding) or "utf-8")
+    except UnicodeEncodeError:  # a terminal that is not UTF-8, or a file name that is no text
+        text = json.dumps(content, indent=1)
+    print(text)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def any_encoding() -> None:
+    """What the terminal's encoding has no character for is printed as its code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def flush() -> None:
+    """Writes what is printed, so that a full disk or a closed pipe is known now."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def drop_output() -> None:
+    """stdout cannot be written: what is left of it goes nowhere, without another error at exit."""
+    if sys.stdout is sys.__stdout__ and sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def out() -> Console:

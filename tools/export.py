@@ -12,6 +12,8 @@ from typing import Any
 
 from pfvm.errors import MissingExtraError, OptionError, did_you_mean
 
+from .sources import keep
+
 
 def export(target: str, output: Path, sample: str, freeze: bool | None = None, dynamic: Sequence[str] = ()) -> str:
     """Exports `fn` of `file.py:fn` with the example inputs that the file calls `sample`. Returns a line that says so.
@@ -20,6 +22,7 @@ def export(target: str, output: Path, sample: str, freeze: bool | None = None, d
     installed), CaptureError, PfvmError when writing fails.
     """
     axes = parse_dynamic(dynamic)
+    keep("-o", output, [Path(target.rpartition(":")[0])])
     function, example = load_function(target, sample)
     from pfvm import export as capture_export  # which, without torch, says what to install
 

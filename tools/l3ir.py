@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,7 +31,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print a program as a table: what each node makes, how that is laid out, and where it is."""
-    from .console import out, table
+    from .console import out, print_json, table
 
     nodes = read(file)
     chosen = [
@@ -41,7 +40,7 @@ def show(
         if (not op or node.op in op) and (name is None or any(name in value.name for value in node.values()))
     ]
     if as_json:
-        _print_json([_as_dict(number, node) for number, node in chosen])
+        print_json([_as_dict(number, node) for number, node in chosen])
         return
     rows = table("", "operator", "makes", "dtype", "words", "place", "pad", "layout")
     for number, node in chosen:
@@ -57,11 +56,11 @@ def show(
 @app.command()
 def diff(file: File, other: File, as_json: AsJson = False) -> None:
     """Compare two programs: nodes that only one has, and values whose layout, dtype or place differ. Exit 1 if any."""
-    from .console import out
+    from .console import out, print_json
 
     changes = compare(read(file), read(other))
     if as_json:
-        _print_json(changes)
+        print_json(changes)
     else:
         for change in changes:
             out().print(_change_line(change), soft_wrap=True)
@@ -76,13 +75,13 @@ def check(file: File, machine: MachineName = "mncore2", as_json: AsJson = False)
     from pfvm.compiler.plan.l3check import check_l3ir
     from pfvm.compiler.plan.machine import load_machine
 
-    from .console import out
+    from .console import out, print_json
 
     nodes = read(file)
     findings = check_l3ir(nodes, load_machine(machine))
     errors = sum(finding.severity == "error" for finding in findings)
     if as_json:
-        _print_json([finding._asdict() for finding in findings])
+        print_json([finding._asdict() for finding in findings])
     else:
         for each in findings:
             subject = f" {each.value}" if each.value else ""
@@ -154,10 +153,6 @@ def _as_dict(number: int, node: L3Node) -> dict[str, Any]:
         "inputs": [of(value) for value in node.inputs],
         "outputs": [of(value) for value in node.outputs],
     }
-
-
-def _print_json(content: Any) -> None:
-    print(json.dumps(content, indent=1, ensure_ascii=False))
 
 
 # ---- diff

@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from pfvm.errors import InputError, PfvmError
@@ -77,13 +77,21 @@ def write_npz(path: str | os.PathLike[str], results: Mapping[str, Any]) -> None:
         raise PfvmError(f"cannot write {target}: {error.strerror}") from error
     try:
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)
+            _write_arrays(file, arrays)
         os.replace(temporary, target)
     except OSError as error:
         raise PfvmError(f"cannot write {target}: {error.strerror or error}") from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+
+
+def _write_arrays(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
+    """np.savez, which has parameters of its own and so cannot store an array of the name "file"."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
 
 
 def _plain(value: Any) -> np.ndarray:

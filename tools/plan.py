@@ -45,7 +45,7 @@ def plan(
     time_budget: Annotated[
         float | None, typer.Option("--time-budget", help="Seconds after which a search stops.", show_default=False)
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of a search.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of a search.")] = 0,
     unroll_limit: Annotated[int, typer.Option("--unroll-limit", help="Nodes that loops may unroll to.")] = 10_000,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a line.")] = False,
 ) -> None:

@@ -18,6 +18,7 @@ from pfvm.runtime.synthesis import parse_shapes, workable
 
 from .console import err, out, print_json, table
 from .npz import read_npz, write_npz
+from .sources import keep
 from .working import working
 
 
@@ -40,6 +41,7 @@ def run(
     Raises the errors of `pfvm.load` and of the call.
     """
     wanted = parse_shapes(shapes)
+    keep("--outputs", outputs, [model, inputs])
     with working(f"running {model} on {device}"):
         executable, updates, make_up = _loaded(model, device, {**options, "bucket": parse_buckets(buckets) or None})
         if steps > 1 and not updates:

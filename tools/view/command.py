@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pfvm.compiler import exporter, progress
+from pfvm.tools import sources
 
 from .data import directory_data
-from .folder import labels, open_folder
+from .folder import OTHERS, labels, open_folder
 from .netron_files import netron_folder
 from .page import exported_page
 from .pass_diff import pass_diffs
@@ -25,6 +26,8 @@ def view(paths: Sequence[Path], browser: bool, export: Path | None = None) -> No
     """
     folders = [open_folder(path) for path in paths]
     if export is not None:
+        shown = [(*(stage.file for stage in folder.stages), *OTHERS) for folder in folders]
+        sources.keep("--export", export, [folder.find(name) for folder, names in zip(folders, shown) for name in names])
         names = labels(folders)
         data = [directory_data(folder, name) for folder, name in zip(folders, names)]
         content = {"labels": names, "netron": False, "data": data, "diffs": [pass_diffs(folder) for folder in folders]}

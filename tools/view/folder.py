@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ STAGES = (
 )
 """The stages of an artifacts directory, in the order in which the compiler writes them."""
 
+OTHERS = ("passes.json", "report.json", "l3ir.txt")
+"""What makes an artifacts directory of one without a stage."""
+
 
 @dataclass(frozen=True)
 class Folder:
@@ -36,8 +40,11 @@ class Folder:
 
     def find(self, name: str) -> Path | None:
         """The file of that name, None where there is none or a link leads out of the directory."""
-        root = self.path.resolve()
-        file = (root / name).resolve()
+        try:
+            root = self.path.resolve()
+            file = (root / name).resolve()
+        except RuntimeError:  # a link that leads to itself
+            return None
         return file if file.parent == root and file.is_file() else None
 
     def read(self, name: str) -> bytes | None:
@@ -57,13 +64,13 @@ class Folder:
             raise PfvmError(f"{self.path / name}: not UTF-8 text") from error
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """The object in a JSON file. Raises PfvmError where it is none."""
+        """The object in a JSON file. Raises PfvmError where it is none; NaN is none, which a browser cannot read."""
         text = self.read_text(name)
         if text is None:
             return None
         try:
-            content = json.loads(text)
-        except ValueError as error:
+            content = json.loads(text, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
             raise PfvmError(f"{self.path / name}: not JSON: {error}") from error
         if not isinstance(content, dict):
             raise PfvmError(f"{self.path / name}: expected a JSON object")
@@ -73,6 +80,15 @@ class Folder:
         """A stage as an ONNX file, unpacked. Raises PfvmError where a .zst is broken."""
         content = self.read(stage.file)
         return content if content is None or not stage.file.endswith(".zst") else _unpacked(content, stage.file)
+
+    def state(self) -> tuple[tuple[str, int, int], ...]:
+        """Names, sizes and times of the files: another value once any of them has changed."""
+        try:
+            with os.scandir(self.path) as entries:
+                found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+        except OSError:  # gone, or going: what is read next says so
+            return ()
+        return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in found))
 
     def logs(self) -> list[str]:
         """The names of the log files, sorted."""
@@ -85,7 +101,7 @@ def open_folder(path: Path) -> Folder:
         return Folder(path.parent, (StageFile("exported", path.name, path.name),))
     if not path.is_dir():
         raise OptionError(f"{path}: no such file or directory")
-    if any((path / stage.file).is_file() for stage in STAGES) or (path / "report.json").is_file():
+    if any((path / name).is_file() for name in (*(stage.file for stage in STAGES), *OTHERS)):
         return Folder(path, STAGES)
     others = sorted(path.glob("*.onnx"))
     if not others:
@@ -97,14 +113,24 @@ def open_folder(path: Path) -> Folder:
 
 def labels(folders: Sequence[Folder]) -> list[str]:
     """A short name for each: the last part of its path, the whole path where that is not unique."""
-    short = [folder.path.resolve().name if len(folder.stages) > 1 else folder.stages[0].title for folder in folders]
-    return short if len(set(short)) == len(short) else [str(folder.path) for folder in folders]
+    alone = [folder.stages[0].title if len(folder.stages) == 1 else None for folder in folders]
+    short = [title or folder.path.resolve().name for folder, title in zip(folders, alone)]
+    whole = [str(folder.path / (title or "")) for folder, title in zip(folders, alone)]
+    return short if len(set(short)) == len(short) else whole
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _unpacked(content: bytes, name: str) -> bytes:
     import zstandard
 
+    stream = zstandard.ZstdDecompressor().decompressobj()  # which needs no size in the header
     try:
-        return zstandard.ZstdDecompressor().decompress(content)
+        unpacked = stream.decompress(content)
     except zstandard.ZstdError as error:
         raise PfvmError(f"{name}: not compressed by zstd: {error}") from error
+    if not stream.eof:
+        raise PfvmError(f"{name}: it ends too early: written by half")
+    return unpacked

@@ -66,9 +66,12 @@ def _parsed(content: bytes, name: str) -> Any:
     from google.protobuf.message import DecodeError
 
     try:
-        return onnx.load_model_from_string(content)
+        model = onnx.load_model_from_string(content)
     except DecodeError as error:
         raise PfvmError(f"{name}: no ONNX model: {error}") from error
+    if not model.HasField("graph"):
+        raise PfvmError(f"{name}: no ONNX model: no graph in {len(content)} bytes")
+    return model
 
 
 def _walk(graph: Any, scope: str) -> Iterator[tuple[Any, str]]:
@@ -97,13 +100,19 @@ def _node(node: Any, scope: str) -> dict[str, Any]:
 
 def _tensors(graph: Any, onnx: Any) -> Iterator[tuple[str, str]]:
     for tensor in graph.initializer:
-        yield tensor.name, f"{onnx.TensorProto.DataType.Name(tensor.data_type)}[{','.join(map(str, tensor.dims))}]"
+        yield tensor.name, f"{_dtype(tensor.data_type, onnx)}[{','.join(map(str, tensor.dims))}]"
     for value in (*graph.value_info, *graph.input, *graph.output):
         if value.type.HasField("tensor_type"):
             kind = value.type.tensor_type
             dims = [d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in kind.shape.dim]
-            yield value.name, f"{onnx.TensorProto.DataType.Name(kind.elem_type)}[{','.join(dims)}]"
+            yield value.name, f"{_dtype(kind.elem_type, onnx)}[{','.join(dims)}]"
     for node in graph.node:
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs):
                 yield from _tensors(body, onnx)
+
+
+def _dtype(number: int, onnx: Any) -> str:
+    """FLOAT; "type 99" of an ONNX to come, or of a broken file."""
+    known = onnx.TensorProto.DataType
+    return str(known.Name(number)) if number in known.values() else f"type {number}"

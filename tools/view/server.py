@@ -21,6 +21,8 @@ from .pass_diff import pass_diffs
 
 HOST = "127.0.0.1"
 JSON = "application/json"
+_KEPT = 32
+"""Parts in memory: those of the latest directories."""
 
 
 class Answer(NamedTuple):
@@ -33,13 +35,16 @@ class Answer(NamedTuple):
 
 
 class Pages:
-    """What every address answers; None where there is nothing. Parts are made when first asked for."""
+    """What every address answers; None where there is nothing.
+
+    Parts are made when first asked for, and again once a file of the directory has changed.
+    """
 
     def __init__(self, folders: Sequence[Folder]) -> None:
-        self.folders = list(folders)
+        self.folders, names = list(folders), labels(folders)
         self._reading, self._running = threading.Lock(), threading.Lock()  # each part is made once
-        self._data = functools.cache(lambda number: directory_data(folders[number], labels(folders)[number]))
-        self._diffs = functools.cache(lambda number: pass_diffs(folders[number]))
+        self._data = functools.lru_cache(_KEPT)(lambda number, state: directory_data(folders[number], names[number]))
+        self._diffs = functools.lru_cache(_KEPT)(lambda number, state: pass_diffs(folders[number]))
 
     def answer(self, path: str) -> Answer | None:
         """The answer to a GET. Raises PfvmError where a file cannot be read."""
@@ -54,16 +59,16 @@ class Pages:
                 return _json({"labels": labels(self.folders), "netron": netron_files.netron_folder() is not None})
             case ["data", number] if self._has(number):
                 with self._reading:
-                    return _json(self._data(int(number)))
+                    return _json(self._data(int(number), self.folders[int(number)].state()))
             case ["diffs", number] if self._has(number):
                 with self._running:
-                    return _json(self._diffs(int(number)))
+                    return _json(self._diffs(int(number), self.folders[int(number)].state()))
             case ["netron", number, key, *rest] if self._has(number):
                 return self._netron(self.folders[int(number)], key, rest)
         return None
 
     def _has(self, number: str) -> bool:
-        return number.isascii() and number.isdigit() and int(number) < len(self.folders)
+        return number in map(str, range(len(self.folders)))
 
     def _netron(self, folder: Folder, key: str, rest: list[str]) -> Answer | None:
         stage = next((each for each in folder.stages if each.key == key), None)
@@ -94,7 +99,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not self._is_ours():
             self._send(HTTPStatus.FORBIDDEN, Answer(b"pfvm view answers its own page only\n", "text/plain"))
             return
-        path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path, errors="replace")
+        try:
+            path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path, errors="replace")
+        except ValueError:  # http://[
+            self._send(HTTPStatus.BAD_REQUEST, Answer(b"no address\n", "text/plain"))
+            return
         try:
             answer = self.pages.answer(path)
         except PfvmError as error:

@@ -172,7 +172,7 @@ def write_text(path: str | os.PathLike, text: str) -> None:
     """Write a text file, whole or not at all."""
     target = pathlib.Path(path)
     with staged(target) as folder:
-        (folder / target.name).write_text(text)
+        (folder / target.name).write_text(text, encoding="utf-8")
 
 
 def write_files(directory: pathlib.Path, files: Mapping[str, bytes]) -> None:

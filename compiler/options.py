@@ -185,10 +185,10 @@ def _describe(item: Any) -> str:
 
 def _read_file(path: str | os.PathLike) -> dict[str, Any]:
     try:
-        data = json.loads(pathlib.Path(path).read_text())
+        data = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise OptionError(f"option file {path}: {error.strerror}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise OptionError(f"option file {path} is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise OptionError(f'option file {path} must hold an object such as {{"args": ["--opt-level=2"]}}')

@@ -126,8 +126,8 @@ def _write(
         try:
             weight_files.write_safetensors(staging / WEIGHTS, stored)
             (staging / PROGRAM).write_bytes(program)
-            (staging / TEXT).write_text(text)
-            (staging / MANIFEST).write_text(json.dumps(whole, indent=1) + "\n")
+            (staging / TEXT).write_text(text, encoding="utf-8")
+            (staging / MANIFEST).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
             staging.chmod(0o755)
             if folder.exists():
                 shutil.rmtree(folder)
@@ -142,7 +142,7 @@ def read_portable(folder: str | os.PathLike[str]) -> PortableProgram:
     """Raises InvalidModelError for a folder of another form or version, PfvmError where a file cannot be read."""
     path = pathlib.Path(folder)
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT or manifest["version"] != VERSION:
             raise InvalidModelError(
                 f"{path}: a program of format {manifest['format']} {manifest['version']}; this pfvm reads {FORMAT} "

@@ -65,7 +65,7 @@ def _from_file(path: str | os.PathLike[str] | None) -> dict[str, Any]:
         warn("preset", file.stem, f"{file} is not here: --opt-level={level} in its place")
         return {"opt_level": level}
     try:
-        data = json.loads(file.read_text())
+        data = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise OptionError(f"option file {path}: {error.strerror}") from error
     except ValueError as error:

@@ -87,7 +87,7 @@ def load(
     """The function of a codegen_dir. Raises InvalidModelError for a folder without a readable signature.json."""
     path = folder / FILE
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(path.read_text(encoding="utf-8"))
         if data["version"] != VERSION:
             raise InvalidModelError(f"{path} has version {data['version']}; this pfvm reads version {VERSION}")
         inputs, outputs = (_structure(data[key]) for key in ("inputs", "outputs"))

@@ -50,23 +50,34 @@ def linear(node: ir.Node, rw: Rewriter) -> bool:
             continue
         if only_reader(value) is not node:
             return rw.reject("linear", "the product is needed elsewhere")
+        leading = _leading(rows)
+        if leading is None and (rw.opset(node) or 0) < 14:
+            return rw.reject("linear", "several leading dims are open, and before opset 14 no Reshape makes one of 0")
         flat = rw.op("Reshape", rows, at=node, shape=np.array([-1, depth], np.int64)).outputs[0]
         result = rw.op("Gemm", flat, weight, bias, at=node).outputs[0]
-        rw.replace(node, rw.op("Reshape", result, _shape(rows, width, node, rw), at=node).outputs[0])
+        if leading is not None:
+            shape = np.array([*leading, width], np.int64)
+            new = rw.op("Reshape", result, shape=shape, at=node)
+        else:  # a dim of 0 is 0 then, and not the one that stands there in `result`
+            new = rw.op("Reshape", result, _shape(rows, width, node, rw), at=node, allowzero=1)
+        rw.replace(node, new.outputs[0])
         return True
     return False
 
 
-def _shape(rows: ir.Value, width: int, at: ir.Node, rw: Rewriter) -> ir.Value:
-    """The shape of `rows` with another last dim."""
+def _leading(rows: ir.Value) -> list[int] | None:
+    """All dims but the last as a Reshape's target, at most one of them -1; None where that does not say them."""
     assert rows.shape is not None
-    leading, name = list(rows.shape[:-1]), f"{at.outputs[0].name}_shape"
-    if sum(not isinstance(dim, int) for dim in leading) <= 1 and 0 not in leading:
-        target = [dim if isinstance(dim, int) else -1 for dim in leading]
-        return rw.constant(np.array([*target, width], np.int64), name, at)
+    dims = [dim if isinstance(dim, int) else -1 for dim in rows.shape[:-1]]
+    return dims if dims.count(-1) <= 1 and 0 not in dims else None
+
+
+def _shape(rows: ir.Value, width: int, at: ir.Node, rw: Rewriter) -> ir.Value:
+    """The shape of `rows` with another last dim, computed."""
+    assert rows.shape is not None
     whole = rw.op("Shape", rows, at=at).outputs[0]
-    first = rw.op("Slice", whole, at=at, starts=[0], ends=[len(leading)], axes=[0]).outputs[0]
-    last = rw.constant(np.array([width], np.int64), name, at)
+    first = rw.op("Slice", whole, at=at, starts=[0], ends=[len(rows.shape) - 1], axes=[0]).outputs[0]
+    last = rw.constant(np.array([width], np.int64), f"{at.outputs[0].name}_shape", at)
     return rw.op("Concat", first, last, at=at, axis=0).outputs[0]
 
 

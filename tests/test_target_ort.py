@@ -143,6 +143,17 @@ def test_linear_layers_of_more_than_two_dims(shape: str, bias: str, fused: bool)
         assert_same_numbers(model(text), compiled)
 
 
+@pytest.mark.parametrize("dims", [(2, 0), (0, 2)])
+def test_linear_layers_of_nothing(dims: tuple[int, int]) -> None:
+    text = "(float[B,L,3] x, float[2] b) => (y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> { m = MatMul(x, w) y = Add(b, m) }"
+    source = model(HEAD.format(opset=17) + text)
+    compiled = optimize(source, target="ort")
+    assert "Gemm" in ops(compiled)
+    feeds = {"x": np.zeros((*dims, 3), np.float32), "b": np.ones(2, np.float32)}
+    assert_same_numbers(source, compiled, [feeds])
+    assert "Gemm" not in ops(run_passes(HEAD.format(opset=13) + text, "ort-linear"))  # no Reshape says that there
+
+
 def test_a_product_that_is_needed_stays() -> None:
     text = HEAD.format(opset=17) + (
         "(float[B,L,3] x, float[2] b) => (y, z) <float[3,2] w = {1, 2, 3, 4, 5, 6}>"

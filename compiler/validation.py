@@ -36,11 +36,20 @@ def check_model(model: ir.Model) -> None:
     _check_recursion(model)
     for root in roots(model):
         for node in nodes_in(root):
+            _check_names(node)
             _check_operator(node, root, model)
             _check_operands(node)
         for value in root.outputs:
             if value.producer() is None and not value.is_graph_input() and not value.is_initializer():
                 raise InvalidModelError(f"output {value.name!r} of graph {root.name!r} is computed by no node")
+
+
+def _check_names(node: ir.Node) -> None:
+    """protobuf gives bytes where a text is no UTF-8, and nothing after it could find that name again."""
+    texts = (node.op_type, node.domain, node.name, *(value and value.name for value in (*node.inputs, *node.outputs)))
+    for text in texts:
+        if isinstance(text, bytes):
+            raise InvalidModelError(f"{describe_node(node)}: the name {text!r} is not UTF-8, as ONNX asks for")
 
 
 def _check_opsets(model: ir.Model) -> None:

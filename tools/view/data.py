@@ -66,11 +66,16 @@ def _types(plan: dict[str, Any]) -> dict[str, str]:
 
 def _log(folder: Folder, passes: dict[str, Any] | None, report: dict[str, Any] | None) -> list[list[str]]:
     """Lines with where they come from: *.log files, what passes and report say in words, the text of the plan."""
-    lines = [[name, line] for name in folder.logs() for line in (folder.read_text(name) or "").splitlines()]
+    lines = [[name, line] for name in folder.logs() for line in _lines(folder, name)]
     for run in (passes or {}).get("passes", []):
         head = f"round {run.get('round')} {run.get('name')}"
         lines += [["passes.json", f"{head}: {rule} ×{count}"] for rule, count in (run.get("matches") or {}).items()]
         lines += [["passes.json", f"{head}: not done: {why} ×{n}"] for why, n in (run.get("rejected") or {}).items()]
     lines += [["report.json", str(note)] for note in (report or {}).get("notes", [])]
-    lines += [["l3ir.txt", line] for line in (folder.read_text("l3ir.txt") or "").splitlines()]
+    lines += [["l3ir.txt", line] for line in _lines(folder, "l3ir.txt")]
     return lines
+
+
+def _lines(folder: Folder, name: str) -> list[str]:
+    """Of a log that any program may have written: what is no UTF-8 is replaced, and the rest shown."""
+    return (folder.read(name) or b"").decode(errors="replace").splitlines()

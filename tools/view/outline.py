@@ -57,7 +57,7 @@ def _of_model(content: bytes, name: str) -> dict[str, Any]:
     model = _parsed(content, name)
     nodes = [_node(node, scope) for node, scope in _walk(model.graph, "")]
     for function in model.functions:
-        nodes += [_node(node, f"{function.domain}::{function.name}") for node in function.node]
+        nodes += [_node(node, f"{_text(function.domain)}::{_text(function.name)}") for node in function.node]
     return {"nodes": nodes, "tensors": dict(_tensors(model.graph, onnx))}
 
 
@@ -84,13 +84,13 @@ def _walk(graph: Any, scope: str) -> Iterator[tuple[Any, str]]:
 
 
 def _node(node: Any, scope: str) -> dict[str, Any]:
-    meta = {entry.key: entry.value for entry in node.metadata_props}
+    meta = {_text(entry.key): _text(entry.value) for entry in node.metadata_props}
     return {
-        "op": node.op_type,
-        "name": node.name,
-        "in": list(node.input),
-        "out": list(node.output),
-        "scope": scope,
+        "op": _text(node.op_type),
+        "name": _text(node.name),
+        "in": list(map(_text, node.input)),
+        "out": list(map(_text, node.output)),
+        "scope": _text(scope),
         "source": meta.get(SOURCE),
         "module": meta.get(MODULE),
         "rule": meta.get(RULE),
@@ -100,16 +100,23 @@ def _node(node: Any, scope: str) -> dict[str, Any]:
 
 def _tensors(graph: Any, onnx: Any) -> Iterator[tuple[str, str]]:
     for tensor in graph.initializer:
-        yield tensor.name, f"{_dtype(tensor.data_type, onnx)}[{','.join(map(str, tensor.dims))}]"
+        yield _text(tensor.name), f"{_dtype(tensor.data_type, onnx)}[{','.join(map(str, tensor.dims))}]"
     for value in (*graph.value_info, *graph.input, *graph.output):
         if value.type.HasField("tensor_type"):
             kind = value.type.tensor_type
-            dims = [d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in kind.shape.dim]
-            yield value.name, f"{_dtype(kind.elem_type, onnx)}[{','.join(dims)}]"
+            dims = [
+                _text(d.dim_param) or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in kind.shape.dim
+            ]
+            yield _text(value.name), f"{_dtype(kind.elem_type, onnx)}[{','.join(dims)}]"
     for node in graph.node:
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs):
                 yield from _tensors(body, onnx)
+
+
+def _text(name: str | bytes) -> str:
+    """A name; protobuf gives bytes where it is no UTF-8."""
+    return name if isinstance(name, str) else name.decode(errors="replace")
 
 
 def _dtype(number: int, onnx: Any) -> str:

@@ -3,11 +3,11 @@
 (async () => {
     const embedded = document.getElementById('data') ? JSON.parse(document.getElementById('data').textContent) : null;
     const get = async (path) => {
-        const response = await fetch(path);
+        const response = await fetch(path).catch(() => { throw new Error('pfvm view does not answer any more: start it again'); });
         if (!response.ok) throw new Error(await response.text());
         return response.json();
     };
-    const keep = (make) => { const made = new Map(); return (n) => { if (!made.has(n)) made.set(n, make(n)); return made.get(n); }; };
+    const keep = (make) => { const made = new Map(); return (n) => { if (!made.has(n)) made.set(n, make(n).catch((error) => { made.delete(n); throw error; })); return made.get(n); }; };
     const overview = embedded || await get('directories.json');
     const load = keep(async (n) => (embedded ? embedded.data[n] : get(`data/${n}`)));
     const diffs = keep(async (n) => (embedded ? embedded.diffs[n] : get(`diffs/${n}`)));
@@ -50,7 +50,10 @@
             panel.setAttribute('aria-labelledby', `tab-${tab.key}`);
             panel.replaceChildren();
             await tab.show(panel, data, state);
-        } catch (error) { panel.replaceChildren(PV.note(error.message, 'error')); }
+        } catch (error) {
+            const why = error instanceof TypeError ? `the files of this part are not as pfvm writes them: ${error.message}` : error.message;
+            panel.replaceChildren(PV.note(why, 'error'));
+        }
     }
     await show(current);
 })();

@@ -25,6 +25,7 @@ DISABLED_OPTIMIZERS = (
     "MatmulTransposeFusion",  # Transpose → MatMul with a 1-D right side: FusedMatMul ignores the transposition
     "AttentionFusion",  # takes every mask value but 0 for 1, where the graph computes (1 - mask) * -10000
 )
+_MOST_THREADS = 4096  # ONNX Runtime starts as many as it is told, however long that takes
 _CUDA = "CUDAExecutionProvider"
 # QDQ groups become integer kernels: results move by a quantization step. Off unless asked for.
 _INTEGER_KERNELS = "QDQSelectorActionTransformer"
@@ -48,6 +49,8 @@ def session_options(
 
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise OptionError(f"threads must be at least 1, not {short(threads)}")
+    if threads is not None and threads > _MOST_THREADS:
+        raise OptionError(f"threads must be at most {_MOST_THREADS}, not {threads}: each is started")
     if custom_ops_library is not None and not isinstance(custom_ops_library, (str, os.PathLike)):
         raise OptionError(f"custom_ops_library is a file's path, not {short(custom_ops_library)}")
     options = onnxruntime.SessionOptions()

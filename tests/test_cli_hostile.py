@@ -65,6 +65,28 @@ def test_infinity_is_null_in_json(pfvm: Pfvm, model: Path) -> None:
     assert json.loads(pfvm("check", model, model, "--rtol", "inf", "--json").out)["tolerance"]["rtol"] is None
 
 
+def test_json_is_all_that_stdout_gets(pfvm: Pfvm, model: Path) -> None:
+    for device in ("pfvm:cpu", "xla:cpu"):
+        found = json.loads(pfvm("compile", model, "--device", device, "--explain", "--json").out)["segments"]
+        assert [(each["place"], len(each["nodes"]), each["reasons"]) for each in found] == [("device", 1, [])]
+
+
+def test_what_a_user_s_file_raises_is_an_error_at_its_line(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("def f(x):\n    return x\n\ndef bad():\n    return {}[1]\n")
+    command = ("export", f"{tmp_path}/net.py:f", "-o", tmp_path / "o.onnx", "--sample")
+    assert "net.py:5: KeyError: 1" in one_line(pfvm(*command, "bad"))
+    assert "net.py: TypeError: f() missing" in one_line(pfvm(*command, "f"))
+
+
+def test_what_no_machine_has_is_refused(pfvm: Pfvm, model: Path) -> None:
+    assert "threads must be at most" in one_line(pfvm("run", model, "--threads", 10**8))
+    (model.parent / "m.toml").write_bytes(b"\xff")
+    message = one_line(
+        pfvm("plan", model, "-o", model.parent / "p", "--machine", model.parent / "m.toml", "--shape", "x=1,3")
+    )
+    assert "m.toml: UnicodeDecodeError" in message
+
+
 @pytest.mark.parametrize("name", ["file", "allow_pickle", "a.npy", "../x"])
 def test_outputs_of_any_name_are_stored(name: str, pfvm: Pfvm, tmp_path: Path) -> None:
     net = onnx.parser.parse_model(

@@ -152,12 +152,20 @@ def compile_command(
     reports: dict[str, Any] = {}
     with working(f"compiling {model}"):
         result = compile_source(model, options, reports)
-    print_compiled(result, time.perf_counter() - start, written, as_json, reports)
-    if reports and not as_json:
+    seconds = time.perf_counter() - start
+    device = options.device if options.explain else None
+    if as_json:
+        from .segments import segments
+
+        found = None if device is None else segments(result.model, device)
+        print_compiled(result, seconds, written, as_json, reports, found)
+        return
+    print_compiled(result, seconds, written, reports=reports)
+    if reports:
         from .topologies import print_topologies
 
         print_topologies(reports)
-    if options.explain and options.device is not None:
+    if device is not None:
         from .segments import print_segments
 
-        print_segments(result.model, options.device)
+        print_segments(result.model, device)

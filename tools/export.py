@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,7 +38,7 @@ def load_function(target: str, sample: str) -> tuple[Any, Any]:
     module = _load(Path(file))
     function = _attribute(module, file, name)
     example = _attribute(module, file, sample, "; --sample names the example inputs, or a function that makes them")
-    return function, example() if callable(example) else example
+    return function, _made(example, file) if callable(example) else example
 
 
 def parse_dynamic(texts: Iterable[str]) -> dict[str, dict[int, str]]:
@@ -79,7 +79,19 @@ def _load(path: Path) -> ModuleType:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             raise MissingExtraError(f"{path}, which imports torch,", "torch") from error
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-        where = f"{path}:{frames[-1].lineno}" if frames else str(path)
-        raise OptionError(f"{where}: {type(error).__name__}: {error}") from error
+        raise _failed(path, error) from error
     return module
+
+
+def _made(sample: Callable[[], Any], file: str) -> Any:
+    """What a function of the file gives as example inputs."""
+    try:
+        return sample()
+    except Exception as error:
+        raise _failed(Path(file), error) from error
+
+
+def _failed(path: Path, error: Exception) -> OptionError:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    where = f"{path}:{frames[-1].lineno}" if frames else str(path)
+    return OptionError(f"{where}: {type(error).__name__}: {error}")

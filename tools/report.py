@@ -19,17 +19,21 @@ def print_compiled(
     written: Sequence[str],
     as_json: bool = False,
     reports: Mapping[str, Any] | None = None,
+    segments: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
     """On stderr: one line with what was written, nodes and bytes, then a table.
 
-    Or JSON: passes.json with "flops", "written", and "devices": the `reports` of xla:tpu@TOPOLOGY by device.
+    Or JSON: passes.json with "flops", "written", and "devices": the `reports` of xla:tpu@TOPOLOGY by device;
+    with --explain "segments", as tools/segments.py gives them.
     """
     from .summary import CompiledTable, flops_json
 
     summary = result.summary()
     if as_json:
         devices = {"devices": dict(reports)} if reports else {}
-        print_json({**summary, **flops_json(result), "seconds": seconds, "written": list(written), **devices})
+        explained = {} if segments is None else {"segments": list(segments)}
+        whole = {**summary, **flops_json(result), "seconds": seconds, "written": list(written), **devices, **explained}
+        print_json(whole)
         return
     nodes, size = summary["nodes"], summary["bytes"]
     parts = []

@@ -17,30 +17,44 @@ _NAMES = 6
 
 
 def print_segments(model: ir.Model, device: str) -> None:
-    """One line per segment, and one per reason for a cut.
+    """One line per segment, and one per reason for a cut. Raises what `segments` raises."""
+    found = segments(model, device)
+    for number, each in enumerate(found):
+        engine = device if each["place"] == "device" else f"the host ({each['engine']})"
+        count = f"{len(each['nodes'])} node{'' if len(each['nodes']) == 1 else 's'}"
+        if each["place"] == "device" and each["engine"] is not None:
+            _print(f"{device}: one segment, {len(each['nodes'])} nodes in {each['engine']}")
+        else:
+            _print(f"segment {number}: {count} on {engine}: {_listed(each['nodes'])}")
+        for reason in each["reasons"]:
+            _print(f"  {reason['node']}: {reason['reason']}")
+
+
+def segments(model: ir.Model, device: str) -> list[dict[str, Any]]:
+    """[{"place": "device" or "host", "engine": the runtime or None, "nodes": [name], "reasons": [{"node", "reason"}]}].
 
     The model is run once, with made-up inputs: some cuts show only when it is compiled. (For a TPU a cut is an error,
     which compiling has raised by now.) Raises the errors of `pfvm.load` and of the call.
     """
     target = parse_devices(device)[0]
     executable: Any = load_executable(model, target)
-    segments = getattr(executable, "segments", None)
-    if segments is None:
+    if getattr(executable, "segments", None) is None:
         decoders = [node for node in model.graph if decodes(node)]
-        _print(f"{device}: one segment, {len(model.graph) - len(decoders)} nodes in ONNX Runtime")
-        for node in decoders:
-            _print(f"  {describe_node(node)}: image decoding, in Pillow")
-        return
+        reasons = [{"node": describe_node(node), "reason": "image decoding, in Pillow"} for node in decoders]
+        nodes = [describe_node(node) for node in model.graph if not decodes(node)]
+        return [{"place": "device", "engine": "ONNX Runtime", "nodes": nodes, "reasons": reasons}]
     if target.topology is None:
         feeds, _ = workable(model, executable, 0, {})
         executable(feeds)
-    for number, segment in enumerate(executable.segments):
-        engine = device if segment.kind == "device" else "the host (ONNX Runtime)"
-        count = len(segment.nodes)
-        nodes = f"{count} node{'' if count == 1 else 's'}"
-        _print(f"segment {number}: {nodes} on {engine}: {_listed(segment.names)}")
-        for name, reason in segment.reasons:
-            _print(f"  {name}: {reason}")
+    return [
+        {
+            "place": "device" if segment.kind == "device" else "host",
+            "engine": None if segment.kind == "device" else "ONNX Runtime",
+            "nodes": list(segment.names),
+            "reasons": [{"node": name, "reason": reason} for name, reason in segment.reasons],
+        }
+        for segment in executable.segments
+    ]
 
 
 def _print(line: str) -> None:

@@ -13,7 +13,7 @@ import tomllib
 from typing import Literal
 
 import pydantic
-from pfvm.errors import OptionError, did_you_mean
+from pfvm.errors import OptionError, did_you_mean, one_line
 
 from .placement import DRAM
 from .subaxes import LANE, TIME
@@ -260,4 +260,7 @@ def _text(source: str | os.PathLike[str]) -> str:
         raise OptionError(
             f"no machine {str(source)!r}{near}; shipped: {', '.join(sorted(shipped))}, or give a TOML file"
         )
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"machine file {path}: {one_line(error)}") from error

@@ -8,11 +8,17 @@ import sys
 
 
 def cache_folder() -> pathlib.Path | None:
-    """The folder of the cache: PFVM_CACHE, by default `pfvm` in the user's cache folder; None where it is "off"."""
+    """The folder of the cache: PFVM_CACHE, by default `pfvm` in the user's cache folder; None where it is "off".
+
+    None, too, for a user without a home, as in a container that runs under a number of its own.
+    """
     setting = os.environ.get("PFVM_CACHE", "")
     if setting.lower() in ("off", "0"):
         return None
-    return pathlib.Path(setting) if setting else _user_folder()
+    try:
+        return pathlib.Path(setting) if setting else _user_folder()
+    except RuntimeError:  # of pathlib.Path.home
+        return None
 
 
 def _user_folder() -> pathlib.Path:

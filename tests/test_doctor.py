@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,16 @@ def test_everything_that_a_report_needs(pfvm: Pfvm) -> None:
     assert found["machine"]["cores"] >= 1 and {"torch", "xla", "view"} <= found["extras"].keys()
     assert found["cache"] == {"folder": None, "writable": False, "files": 0, "bytes": 0}, "off in the tests"
     assert found["environment"]["PFVM_CACHE"] == "off"
+
+
+def test_a_user_without_a_home_and_a_cache_that_others_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFVM_CACHE", str(tmp_path))
+    (tmp_path / "gone.xla").symlink_to("dropped meanwhile")
+    assert surroundings.cache() == {"folder": str(tmp_path), "writable": True, "files": 0, "bytes": 0}
+    monkeypatch.setenv("PFVM_CACHE", "")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home directory")))
+    assert surroundings.cache()["folder"] is None
 
 
 def test_the_text_says_the_same(pfvm: Pfvm) -> None:

@@ -6,6 +6,7 @@ Exit codes, groups of commands and examples: tools/help.py.
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
@@ -342,10 +343,11 @@ def run_command(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # `pfvm ops | head`
         console.drop_output()
         return 0
-    except OSError as error:  # a name that is too long, a full disk; without a file's name: of stdout
+    except OSError as error:  # a name that is too long; without a file's name: a full disk below stdout
         if error.filename is None:
             console.drop_output()
-        _report(error, f"{error.filename or 'cannot write the output'}: {error.strerror or error}", debug)
+        unnamed = "the current directory" if error.errno == errno.ENOENT else "cannot write the output"
+        _report(error, f"{error.filename or unnamed}: {error.strerror or error}", debug)
         return 2
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of typer's

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import pathlib
 import platform
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from pfvm.runtime.cache_folder import cache_folder
@@ -134,14 +136,21 @@ def cache() -> dict[str, Any]:
     folder = cache_folder()
     if folder is None:
         return {"folder": None, "writable": False, "files": 0, "bytes": 0}
-    sizes = [path.stat().st_size for path in folder.glob("*.xla")]
-    nearest = next((path for path in (folder, *folder.absolute().parents) if path.exists()), folder)
+    sizes = list(_sizes(folder))
+    nearest = next((path for path in (folder, *folder.absolute().parents) if os.path.exists(path)), folder)
     return {
         "folder": str(folder),
         "writable": nearest.is_dir() and os.access(nearest, os.W_OK),
         "files": len(sizes),
         "bytes": sum(sizes),
     }
+
+
+def _sizes(folder: pathlib.Path) -> Iterator[int]:
+    """Bytes of each program; other processes may add and drop some meanwhile."""
+    for path in folder.glob("*.xla"):
+        with contextlib.suppress(OSError):
+            yield path.stat().st_size
 
 
 def installation() -> dict[str, str]:

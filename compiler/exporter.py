@@ -196,21 +196,37 @@ def make_directory(directory: pathlib.Path) -> None:
         raise PfvmError(f"cannot make the artifacts directory {directory}: {error.strerror}") from error
 
 
+def _is_special(target: pathlib.Path) -> bool:
+    """A device or a pipe, also where a link in /dev stands for what is open: /dev/stdout."""
+    if target.is_symlink() and target.absolute().parts[1:2] == ("dev",):
+        return True
+    return target.exists() and not target.is_file() and not target.is_dir()
+
+
 @contextlib.contextmanager
 def staged(target: pathlib.Path) -> Iterator[pathlib.Path]:
     """A temporary folder beside `target`; what the body writes there is moved into place when it ends well.
 
-    The file called like the target moves last: who finds it finds all of it. Raises PfvmError for operating system
-    errors (no such folder, no space, no permission).
+    The file called like the target moves last: who finds it finds all of it. A device or a pipe (/dev/null) is written
+    to, and never replaced. Raises PfvmError for operating system errors (no such folder, no space, no permission).
     """
+    special = _is_special(target)
     try:
-        folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+        beside = None if special else target.parent
+        folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=beside))
     except OSError as error:
         raise PfvmError(f"cannot write {target}: {error.strerror}") from error
     try:
         yield folder
         for file in sorted(folder.iterdir(), key=lambda f: f.name == target.name):
-            os.replace(file, target.parent / file.name)
+            if not special:
+                os.replace(file, target.parent / file.name)
+            elif file.name == target.name:
+                target.write_bytes(file.read_bytes())
+            else:
+                raise PfvmError(
+                    f"cannot write {target}: {file.name} must lie beside it, and that is no folder of files"
+                )
     except OSError as error:
         raise PfvmError(f"cannot write {target}: {error.strerror or error}") from error
     finally:

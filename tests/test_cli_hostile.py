@@ -56,6 +56,18 @@ def test_what_is_read_is_not_overwritten(pfvm: Pfvm, model: Path, tmp_path: Path
     assert before == {file: file.read_bytes() for file in before}
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_device_or_pipe_is_written_to_and_stays(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for command in (("compile", model, "-o"), ("run", model, "--outputs")):
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        assert pfvm(*command, pipe).code == 0
+        assert os.read(reader, 100) and pipe.is_fifo()
+        os.close(reader)
+    assert "must lie beside it" in one_line(pfvm("compile", model, "--safetensors", "-o", pipe))
+
+
 def test_a_negative_seed_is_a_usage_error(pfvm: Pfvm, model: Path) -> None:
     for command in (("run", model), ("check", model, model), ("bisect", model), ("plan", model, "-o", "plan")):
         assert "--seed" in one_line(pfvm(*command, "--seed", "-1"))

@@ -6,10 +6,8 @@ model's signature turns back. Element i of a sequence is stored as "name[i]"; an
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -17,7 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from pfvm.errors import InputError, PfvmError
+from pfvm.compiler import exporter
+from pfvm.errors import InputError
 from pfvm.runtime.executable import TensorSpec
 
 _ELEMENT = re.compile(r"^(?P<name>.*)\[(?P<index>\d+)\]$")
@@ -71,19 +70,8 @@ def write_npz(path: str | os.PathLike[str], results: Mapping[str, Any]) -> None:
             arrays.update({f"{name}[{i}]": _plain(v) for i, v in enumerate(value)})
         elif value is not None:
             arrays[name] = _plain(value)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-    except OSError as error:
-        raise PfvmError(f"cannot write {target}: {error.strerror}") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            _write_arrays(file, arrays)
-        os.replace(temporary, target)
-    except OSError as error:
-        raise PfvmError(f"cannot write {target}: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+    with exporter.staged(target) as folder, open(folder / target.name, "wb") as file:
+        _write_arrays(file, arrays)
 
 
 def _write_arrays(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:

@@ -98,7 +98,7 @@ def weight_bytes(model: ir.Model) -> int:
 
 def data_path(path: pathlib.Path, safetensors: bool = False) -> pathlib.Path:
     """Where the weights of a model at `path` go when they are written beside it."""
-    return path.with_name(f"{path.name}.{'safetensors' if safetensors else 'data'}")
+    return path.parent / f"{path.name}.{'safetensors' if safetensors else 'data'}"  # of "." too, which is refused later
 
 
 def reads_from(model: ir.Model, path: pathlib.Path) -> bool:

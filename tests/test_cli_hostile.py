@@ -40,6 +40,13 @@ def test_an_empty_argument_is_not_the_current_directory(arguments: tuple[str, ..
     assert f"after '{arguments[0].rstrip('=')}'" in one_line(pfvm("compile", model, *arguments))
 
 
+def test_a_folder_is_no_output(pfvm: Pfvm, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(model.parent)
+    for flag in (("compile", model, "-o"), ("run", model, "--outputs"), ("view", model, "--export")):
+        for folder in (".", "/", ".."):
+            assert f"cannot write {folder}: " in one_line(pfvm(*flag, folder))
+
+
 def test_what_is_read_is_not_overwritten(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
     code, inputs = tmp_path / "net.py", tmp_path / "in.npz"
     code.write_text("sample = f = None\n")

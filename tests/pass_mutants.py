@@ -17,10 +17,13 @@ import copy
 import dataclasses
 import functools
 import importlib.util
+import multiprocessing
 import pathlib
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from types import ModuleType
 from typing import Any
 
@@ -213,8 +216,8 @@ def load_mutant(name: str, source: str) -> Any:
         del sys.modules[full]
 
 
-def judge(mutant: Mutant, name: str, on: list[Graph]) -> str:
-    """What became of a mutant.
+def judge(source: str, name: str, on: list[Graph]) -> str:
+    """What became of a mutant, whose module has this source.
 
     "no effect": it writes what the pass writes. "caught": --verify tells. "crash": the pass fails, as everybody sees.
     "equal": another graph that computes the same on many more inputs. "rounding": what is different is within the
@@ -223,7 +226,7 @@ def judge(mutant: Mutant, name: str, on: list[Graph]) -> str:
     """
     outcome = "no effect"
     try:
-        broken = load_mutant(name, mutant.source)
+        broken = load_mutant(name, source)
     except Exception:  # a default that the module cannot be loaded with
         return "crash"
     signal.signal(signal.SIGALRM, _hangs)
@@ -246,6 +249,34 @@ def judge(mutant: Mutant, name: str, on: list[Graph]) -> str:
             outcome = "equal"
     return outcome
 
+
+class Apart:
+    """Judges in another process: a runtime may abort on a broken file. Whoever sees that sees a crash."""
+
+    def __init__(self, with_settings: bool) -> None:
+        self._with_settings = with_settings
+        self._pool = self._start()
+
+    def _start(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+
+    def judge(self, source: str, name: str) -> str:
+        """As the function `judge`, on the graphs of the pass."""
+        try:
+            return self._pool.submit(_judge, source, name, self._with_settings).result()
+        except BrokenProcessPool:
+            self._pool = self._start()
+            return "crash"
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+def _judge(source: str, name: str, with_settings: bool) -> str:
+    return judge(source, name, _graphs(name, with_settings))
+
+
+_graphs = functools.lru_cache(maxsize=1)(graphs)
 
 _TIGHT = Tolerance(rtol=2e-5, atol=1e-6)
 
@@ -302,15 +333,17 @@ def source_of(name: str) -> str:
 def main(names: list[str]) -> None:
     """Prints each mutant that is missed, and counts by pass."""
     total: collections.Counter[str] = collections.Counter()
+    apart = Apart(with_settings=True)
     for name in names or EXAMPLES:
-        on, counts = graphs(name), collections.Counter[str]()
+        counts = collections.Counter[str]()
         for mutant in mutants(source_of(name)):
-            outcome = judge(mutant, name, on)
+            outcome = apart.judge(mutant.source, name)
             counts[outcome.partition(":")[0]] += 1
             if outcome.startswith("missed"):
                 print(f"{name}:{mutant.line}: {mutant.kind}: {mutant.text!r}: {outcome}", flush=True)
         print(f"{name}: {dict(counts)}", flush=True)
         total += counts
+    apart.close()
     print(f"total: {dict(total)}")
 
 

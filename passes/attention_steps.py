@@ -35,38 +35,60 @@ def attention_steps(softmax: ir.Node, rw: Rewriter, rule: str, where: bool = Fal
 
     `where`: a Where may hide scores, before or after the mask is added.
     """
-    view, scores = rw.view(softmax), softmax.inputs[0]
-    if scores is None or scores.dtype != ir.DataType.FLOAT or scores.shape is None or view.opset < 13:
+    scores = scores_of(softmax, rw)
+    found = None if scores is None else product_with_values(softmax.outputs[0], rw, rule)
+    if scores is None or found is None:
         return None
-    last = only_reader(softmax.outputs[0])
-    if len(scores.shape) != 4 or view.attr("axis") not in (-1, 3):
-        return None
-    if last is None or last.op_type != "MatMul":
-        rw.reject(rule, "the probabilities are not read by one product alone")
-        return None
-    values = last.inputs[1]
-    if last.inputs[0] is not softmax.outputs[0] or values is None or not rw.is_standard(last):
-        return None
+    last, values = found
     inside: list[ir.Node] = [softmax]
     hidden, value = _hidden(scores, rw, inside) if where else (None, scores)
     mask, value = _mask(value, rw, inside, where and hidden is None)
     if where and hidden is None:
         hidden, value = _hidden(value, rw, inside)
-    scale, value = scaled(value, rw, inside)
+    product = scaled_product(value, values, [*inside, last], rw, rule)
+    if product is None:
+        return None
+    query, keys, scale = product
+    return Steps(query, keys, values, scale, mask, scores, last, hidden)
+
+
+def scores_of(softmax: ir.Node, rw: Rewriter) -> ir.Value | None:
+    """The scores of a Softmax over the last of four dims, in float; None of any other."""
+    view, scores = rw.view(softmax), softmax.inputs[0]
+    if scores is None or scores.dtype != ir.DataType.FLOAT or view.opset < 13:
+        return None
+    return scores if _rank(scores) == 4 and view.attr("axis") in (-1, 3) else None
+
+
+def product_with_values(weights: ir.Value, rw: Rewriter, rule: str) -> tuple[ir.Node, ir.Value] | None:
+    """The product that alone reads the probabilities, as its first operand, and its second one, the values."""
+    last = only_reader(weights)
+    if last is None or last.op_type != "MatMul":
+        rw.reject(rule, "the probabilities are not read by one product alone")
+        return None
+    values = last.inputs[1]
+    return (last, values) if last.inputs[0] is weights and values is not None and rw.is_standard(last) else None
+
+
+def scaled_product(
+    scores: ir.Value, values: ir.Value, steps: list[ir.Node], rw: Rewriter, rule: str
+) -> tuple[ir.Value, ir.Value, float] | None:
+    """Queries, kᵀ and the scale of scores without a mask, all of four dims, where nothing else reads these `steps`."""
+    inside: list[ir.Node] = []
+    scale, value = scaled(scores, rw, inside)
     product = rw.producer(value, "MatMul")
     if product is None:
         return None
-    inside.append(product)
     query, keys = product.inputs
     if query is None or keys is None or not all(_rank(v) == 4 for v in (query, keys, values)):
         return None
-    if not read_only_by([*inside, last]):
+    if not read_only_by([*inside, product, *steps]):
         rw.reject(rule, "a step is needed elsewhere")
         return None
     own: list[ir.Node] = []
     by_query, query = scaled(query, rw, own)
     by_keys, keys = scaled(keys, rw, own)
-    return Steps(query, keys, values, scale * by_query * by_keys, mask, scores, last, hidden)
+    return query, keys, scale * by_query * by_keys
 
 
 def _rank(value: ir.Value) -> int | None:

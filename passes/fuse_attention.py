@@ -73,8 +73,9 @@ def _fuse(node: ir.Node, rw: Rewriter, any_mask: bool) -> bool:
 
 def _shares(queries: int | ir.SymbolicDim, keys: int | ir.SymbolicDim) -> bool:
     """Whether each head of keys serves as many of queries."""
-    both_known = isinstance(queries, int) and isinstance(keys, int)
-    return same_dim(queries, keys) or (both_known and keys > 0 and queries % keys == 0)  # type: ignore[operator]
+    if isinstance(queries, int) and isinstance(keys, int):
+        return queries == keys or (keys > 0 and queries % keys == 0)
+    return same_dim(queries, keys)
 
 
 def _replace(steps: Steps, keys: PerHead, values: PerHead, hidden: Hidden, rw: Rewriter) -> bool:

@@ -6,8 +6,8 @@ import dataclasses
 
 import onnx_ir as ir
 
-from .attention_steps import scaled
-from .matching import number, only_reader, read_only_by
+from .attention_steps import product_with_values, scaled_product, scores_of
+from .matching import number
 from .rewriter import Rewriter
 from .score_terms import Term, peel
 
@@ -31,37 +31,22 @@ class MaskedSteps:
 
 def masked_steps(softmax: ir.Node, rw: Rewriter, rule: str) -> MaskedSteps | None:
     """The steps around a Softmax of four dims in float; None where there are others, `rule` rejected with why."""
-    view, scores = rw.view(softmax), softmax.inputs[0]
-    if scores is None or scores.dtype != ir.DataType.FLOAT or scores.shape is None or view.opset < 13:
-        return None
-    if len(scores.shape) != 4 or view.attr("axis") not in (-1, 3):
+    scores = scores_of(softmax, rw)
+    if scores is None:
         return None
     inside: list[ir.Node] = [softmax]
     weights = _guarded(softmax.outputs[0], rw, inside)
-    last = only_reader(weights)
-    if last is None or last.op_type != "MatMul":
-        rw.reject(rule, "the probabilities are not read by one product alone")
+    found = product_with_values(weights, rw, rule)
+    if found is None:
         return None
-    values = last.inputs[1]
-    if last.inputs[0] is not weights or values is None or not rw.is_standard(last):
-        return None
+    last, values = found
     terms, value = peel(scores, rw, inside)
-    scale, value = scaled(value, rw, inside)
-    product = rw.producer(value, "MatMul")
+    product = scaled_product(value, values, [*inside, last], rw, rule)
     if product is None:
         return None
-    inside.append(product)
-    query, keys = product.inputs
-    if query is None or keys is None or any(v.shape is None or len(v.shape) != 4 for v in (query, keys, values)):
-        return None
-    if not read_only_by([*inside, last]):
-        rw.reject(rule, "a step is needed elsewhere")
-        return None
-    own: list[ir.Node] = []
-    by_query, query = scaled(query, rw, own)
-    by_keys, keys = scaled(keys, rw, own)
+    query, keys, scale = product
     guarded = weights is not softmax.outputs[0]
-    return MaskedSteps(query, keys, values, scale * by_query * by_keys, tuple(terms), guarded, last)
+    return MaskedSteps(query, keys, values, scale, tuple(terms), guarded, last)
 
 
 def _guarded(weights: ir.Value, rw: Rewriter, nodes: list[ir.Node]) -> ir.Value:

@@ -7,6 +7,7 @@ Nothing runs: both are compiled by libtpu at full effort, in one run, and both t
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import json
 import subprocess
@@ -87,7 +88,7 @@ def bench_tpu(request: TpuRequest) -> dict[str, Any]:
             if names and each.net not in names:
                 continue
             file = _exported(each.net, Path(folder))
-            measured = compare(file, each, lambda: _forms(each), request)  # noqa: B023 - called before the next one
+            measured = compare(file, each, functools.partial(_forms, each), request)
             report["rows"].append({**each._asdict(), **measured})
             _save(report, request)
     _print(report)

@@ -62,15 +62,21 @@ def _fuse(node: ir.Node, find: Callable[[ir.Node, Rewriter, str], Rotation | Non
         return False
     if (rw.opset(node) or 0) < 23:
         return rw.reject(name, "RotaryEmbedding exists from opset 23 on")
+    tables = tables_of(found, name, rw)
+    return tables is not None and _replace(found, tables, name, rw)
+
+
+def tables_of(found: Rotation, name: str, rw: Rewriter) -> Tables | None:
+    """cos and sin of a rotation of heads; None where they are no angles of positions, `name` rejected with why."""
     shape, size = found.x.shape, last_dim(found.x)
-    if shape is None or len(shape) != 4 or size is None:
-        return rw.reject(name, "x is not of four dims, the last of which is known")
-    if size % 2:
-        return rw.reject(name, "a head's size is odd")
+    if shape is None or len(shape) != 4 or size is None or size % 2:
+        rw.reject(name, "x is not of four dims, the last of which is known and even")
+        return None
     tables = Tables(found, list(shape), rw)
-    if not tables.fit:
-        return rw.reject(name, "cos and sin are not proved to be one angle for each position and pair")
-    return _replace(found, tables, name, rw)
+    if tables.fit:
+        return tables
+    rw.reject(name, "cos and sin are not proved to be one angle for each position and pair")
+    return None
 
 
 class Tables:

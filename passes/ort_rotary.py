@@ -11,8 +11,7 @@ import onnx_ir as ir
 
 from .attention_steps import heads_of
 from .contrib import contrib
-from .fuse_rotary_embedding import Tables, cut_out, set_apart
-from .last_axis import last_dim
+from .fuse_rotary_embedding import Tables, cut_out, set_apart, tables_of
 from .rewriter import Rewriter
 from .rotary_steps import Rotation, of_pairs, of_sum
 from .rules import apply_rules, rule, rules_in
@@ -57,13 +56,12 @@ def _fuse(node: ir.Node, find: Callable[[ir.Node, Rewriter, str], Rotation | Non
     found = find(node, rw, name)
     if found is None:
         return False
-    shape, size = found.x.shape, last_dim(found.x)
-    if shape is None or len(shape) != 4 or size is None or size % 2:
-        return rw.reject(name, "x is not of four dims, the last of which is known and even")
-    tables = Tables(found, list(shape), rw)
+    tables = tables_of(found, name, rw)
+    if tables is None:
+        return False
     batches = {dims[0] == 1 for dims in tables.aligned if dims is not None}
-    if not tables.fit or len(batches) != 1:
-        return rw.reject(name, "cos and sin are not proved to be rows of equal halves, one for each position")
+    if len(batches) != 1:
+        return rw.reject(name, "one of cos and sin is for all of the batch, the other for each of it")
     return _replace(found, tables, batches == {True}, name, rw)
 
 

@@ -114,6 +114,21 @@ def _train_step(path: Path) -> None:
     write_npz(path.with_suffix(".npz"), train_transformer.batch())
 
 
+def _vgg19_training(path: Path) -> None:
+    """The loss and its gradients with respect to every parameter, of a symbolic batch."""
+    model = vgg19()[0].requires_grad_()
+
+    def step(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        loss = nn.functional.cross_entropy(model(batch["x"]), batch["t"])
+        names, parameters = zip(*model.named_parameters())
+        return {"loss": loss, **dict(zip(names, torch.autograd.grad(loss, parameters)))}
+
+    batch = {"x": torch.randn(2, 3, 224, 224), "t": torch.randint(0, 1000, (2,))}
+    captured = capture(step, batch, dynamic={name: {0: "batch"} for name in batch})
+    write_model(captured.model, path)
+    write_npz(path.with_suffix(".npz"), {name: value.numpy() for name, value in batch.items()})
+
+
 NETS: dict[str, Callable[[Path], Any]] = {
     "resnet50": _image("resnet50", 17),
     "mobilenet_v2": _image("mobilenet_v2", 17),
@@ -123,6 +138,7 @@ NETS: dict[str, Callable[[Path], Any]] = {
     "vit": _image("vit", 17),
     "convnext_t": _image("convnext_t", 17),
     "vgg19": lambda path: _export(*vgg19(), path, {0: "batch"}, 17),
+    "vgg19_training": _vgg19_training,
     "train_step": _train_step,
 }
 

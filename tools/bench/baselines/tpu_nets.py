@@ -2,7 +2,7 @@
 
 Each net has forms that compute the same, what its author might choose between; the yardstick is the one of fewest
 cycles. Batch normalization is folded into weights and bias. In bfloat16 everything is, arguments and results too, but
-normalizations and softmax, which are computed in float32.
+normalizations, softmax and losses, which are computed in float32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from pfvm.runtime.xla.compiled import Lowered
-from pfvm.tools.bench.baselines.jax_layers import Random, linear
+from pfvm.tools.bench.baselines.jax_layers import Random, cross_entropy, linear
 from pfvm.tools.bench.baselines.transformer import HEADS, LAYERS, VOCABULARY, WIDTH, layer, norm
 
 LENGTH, SIZE = 128, 224  # of a text, of an image
@@ -49,6 +49,16 @@ def lowered(form: Form) -> Lowered:
 
     exported = jax.export.export(jax.jit(flat), platforms=("tpu",))(*leaves)
     return Lowered(exported, (), (), (), False, None)
+
+
+def training(form: Form) -> Form:
+    """(parameters, x, t: classes) → the mean cross-entropy of the scores, and its gradients to all parameters."""
+    net, (params, x) = form
+
+    def loss(params: Any, x: Any, t: Any) -> Any:
+        return cross_entropy(net(params, x).astype(jnp.float32), t)
+
+    return jax.value_and_grad(loss), (params, x, jax.ShapeDtypeStruct(x.shape[:1], np.int32))
 
 
 class Images:

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from pfvm.tools.bench.baselines.jax_layers import linear
-from pfvm.tools.bench.baselines.train_steps import Arrays, Batch, JaxStep, TorchStep, cross_entropy, momentum, step_of
+from pfvm.tools.bench.baselines.jax_layers import cross_entropy, linear
+from pfvm.tools.bench.baselines.train_steps import Arrays, Batch, JaxStep, TorchStep, momentum, step_of
 from torch import nn
 
 BATCH, INPUTS, HIDDEN, CLASSES = 64, 1024, 256, 10

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
-from pfvm.tools.bench.baselines.train_steps import Arrays, Batch, JaxStep, TorchStep, cross_entropy, step_of
+from pfvm.tools.bench.baselines.jax_layers import cross_entropy
+from pfvm.tools.bench.baselines.train_steps import Arrays, Batch, JaxStep, TorchStep, step_of
 from torch import nn
 
 ROWS, SIZE, CLASSES = 8, 64, 1000

@@ -38,12 +38,6 @@ def step_of(model: nn.Module, optimizer: torch.optim.Optimizer, clip: float | No
     return step
 
 
-def cross_entropy(logits: Any, t: Any) -> Any:
-    """The mean over rows. The sum with a one-hot mask has a gradient without a scatter."""
-    rows = jax.nn.one_hot(t, logits.shape[-1], dtype=logits.dtype)
-    return -jnp.mean(jnp.sum(jax.nn.log_softmax(logits) * rows, -1))
-
-
 def momentum(loss: Callable[[Any, Batch], Any], params: Any, lr: float, factor: float) -> JaxStep:
     """SGD as torch.optim has it."""
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from pfvm.tools.bench.baselines.jax_layers import gelu, layer_norm, linear
-from pfvm.tools.bench.baselines.train_steps import Arrays, Batch, JaxStep, TorchStep, adamw, cross_entropy, step_of
+from pfvm.tools.bench.baselines.jax_layers import cross_entropy, gelu, layer_norm, linear
+from pfvm.tools.bench.baselines.train_steps import Arrays, Batch, JaxStep, TorchStep, adamw, step_of
 from torch import nn
 
 LAYERS, WIDTH, HEADS, HIDDEN, VOCABULARY = 6, 256, 8, 1024, 1000

@@ -37,7 +37,7 @@ def count_correct(step: Step, digits: Digits) -> tuple[int, int]:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--outdir", default="out/mnist", help="folder that holds checkpoint.pt")
     parser.add_argument("--data", help="folder with MNIST's IDX files")
     args = parser.parse_args()

@@ -46,7 +46,7 @@ def train(digits: Digits, step: Step, epochs: int = EPOCHS, ready: Callable[[Any
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--outdir", default="out/mnist", help="folder for checkpoint.pt")
     parser.add_argument("--data", help="folder with MNIST's IDX files")
     parser.add_argument("--epochs", type=int, default=EPOCHS)

@@ -7,6 +7,7 @@ The same rule in a file works on the command line: `pfvm compile model.onnx -o o
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import onnx
@@ -34,6 +35,7 @@ def square(node: Any, rw: Any) -> bool:
 
 def main() -> None:
     """Compile with the rule, compare after every pass, and say what became of each Pow."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     model = onnx.parser.parse_model(NET)
     compiled = pfvm.optimize(model, rules=[square], verify=True)
     print(" ".join(node.op_type for node in compiled.graph.node))

@@ -10,6 +10,7 @@ does all of it once more with pfvm itself. Nothing is needed but numpy until cha
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import math
@@ -23,6 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+
+argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
 
 # ======================================================================================================================
 # 1. A graph

@@ -16,7 +16,7 @@ import importlib.util, runpy, sys
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name.startswith("jax") else find(name, package)
 sys.modules["jax"] = None
-runpy.run_path(sys.argv[1], run_name="__main__")
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 
 

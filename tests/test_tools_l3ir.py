@@ -104,6 +104,11 @@ def test_a_program_is_shown_with_its_peaks(pfvm, dump):
     assert nodes[0]["outputs"][0]["parent"] == "sum"
 
 
+def test_an_operator_that_is_not_there_is_answered_with_those_that_are(pfvm, dump):
+    result = pfvm("l3ir", "show", dump, "--op", "Gemm")
+    assert result.out == "no such node; its operators are Add, MNCoreDownload, MNCoreUpload, Reshape\n"
+
+
 def test_two_programs_are_compared_node_by_node(pfvm, dump, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text(DUMP, encoding="utf-8")

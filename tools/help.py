@@ -54,7 +54,7 @@ EXAMPLES = {
     "stats": ("pfvm stats model.onnx pfvm.onnx", "pfvm stats model.onnx --shape x=8,3,224,224 --json"),
     "explain": ("pfvm explain model.onnx Relu_7", "pfvm explain pfvm.onnx scores"),
     "l3ir": ("pfvm l3ir show plan", "pfvm l3ir diff plan/l3ir.txt other/l3ir.txt"),
-    "l3ir show": ("pfvm l3ir show plan", "pfvm l3ir show plan --op MNCoreGemm --json"),
+    "l3ir show": ("pfvm l3ir show plan", "pfvm l3ir show plan --op Gemm"),
     "l3ir diff": ("pfvm l3ir diff plan other", "pfvm l3ir diff plan other --json"),
     "l3ir check": ("pfvm l3ir check plan", "pfvm l3ir check dump.txt --machine mncore2"),
     "passes": ("pfvm passes", "pfvm passes --json"),

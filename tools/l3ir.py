@@ -30,7 +30,10 @@ def show(
     machine: MachineName = "mncore2",
     as_json: AsJson = False,
 ) -> None:
-    """Print a program as a table: what each node makes, how that is laid out, and where it is."""
+    """Print a program as a table.
+
+    What each node makes, how that is laid out, and where it is.
+    """
     from .console import out, print_json, table
 
     nodes = read(file)
@@ -41,6 +44,9 @@ def show(
     ]
     if as_json:
         print_json([_as_dict(number, node) for number, node in chosen])
+        return
+    if nodes and not chosen:
+        out().print(f"no such node; its operators are {', '.join(sorted({node.op for node in nodes}))}", soft_wrap=True)
         return
     rows = table("", "operator", "makes", "dtype", "words", "place", "pad", "layout")
     for number, node in chosen:
@@ -55,7 +61,10 @@ def show(
 
 @app.command()
 def diff(file: File, other: File, as_json: AsJson = False) -> None:
-    """Compare two programs: nodes that only one has, and values whose layout, dtype or place differ. Exit 1 if any."""
+    """Compare two programs; exit with 1 if they differ.
+
+    Nodes that only one has, and values whose layout, dtype or place differ.
+    """
     from .console import out, print_json
 
     changes = compare(read(file), read(other))
@@ -71,7 +80,10 @@ def diff(file: File, other: File, as_json: AsJson = False) -> None:
 
 @app.command()
 def check(file: File, machine: MachineName = "mncore2", as_json: AsJson = False) -> None:
-    """Check that a program is possible on a machine: layouts, sizes, places, lifetimes. Exit 1 if it is not."""
+    """Check that a program is possible on a machine; exit with 1 if not.
+
+    Layouts, sizes, places, lifetimes.
+    """
     from pfvm.compiler.plan.l3check import check_l3ir
     from pfvm.compiler.plan.machine import load_machine
 

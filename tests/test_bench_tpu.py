@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,48 @@ def test_what_has_no_total_has_no_ratio_and_says_why(
     assert "m, float32, pfvm: no total: " in capsys.readouterr().err
 
 
+def known(cycles: int | None, modelled: int = 0) -> dict[str, Any]:
+    """What is found of a program."""
+    missing = "the compiler states no cycles for select-and-scatter" if cycles is None else None
+    time = None if cycles is None else cycles / 0.7
+    return {"cycles": cycles, "time_us": time, "missing": missing, "modelled": cycles or modelled}
+
+
+@pytest.mark.parametrize(
+    ("forms", "form", "ratio"),
+    [
+        ({"a": known(100), "b": known(None, 90)}, "b", "at most 0.889"),  # b takes more than 90
+        ({"a": known(100), "b": known(None, 110)}, "a", "0.800"),  # and here more than a
+        ({"a": known(None, 200), "b": known(None, 160)}, "b", "at most 0.500"),
+        ({"a": known(None, 0)}, "a", "-"),
+    ],
+)
+def test_a_form_by_hand_without_a_total_is_a_bound_of_the_ratio(
+    forms: dict[str, Any], form: str, ratio: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    each = Yardstick("vgg19", "v2:1x1", 100, "bfloat16", training=True)
+    monkeypatch.setattr(tpu, "YARDSTICKS", (each,))
+    monkeypatch.setattr(tpu, "_exported", lambda name, folder: folder / name)
+    monkeypatch.setattr(tpu, "_ours", lambda *args: known(80))
+    monkeypatch.setattr(tpu, "_forms", lambda each: forms)
+    monkeypatch.setattr(tpu, "_by_hand", lambda found, *args: found)
+    monkeypatch.setattr(tpu.machine, "versions", lambda engines: {})
+    monkeypatch.setattr(tpu, "_libtpu", lambda: "0")
+    monkeypatch.setenv("COLUMNS", "200")
+    if ratio == "-":
+        with pytest.raises(PfvmError, match="no total of vgg19 training"):
+            bench_tpu(FAST)
+    else:
+        (row,) = bench_tpu(FAST)["rows"]
+        assert (row["jax"]["form"], row["jax"]["at_least"]) == (form, ratio.startswith("at most"))
+        assert row["clock_hz"] == pytest.approx(46e12 / 2 / (2 * 128 * 128))
+    printed = capsys.readouterr()
+    assert ratio in printed.out and "vgg19 training" in printed.out
+    for name, found in forms.items():
+        line = f"vgg19 training, bfloat16, {name}: no total: the compiler states no cycles for select-and-scatter"
+        assert (line in printed.err) == (found["cycles"] is None)
+
+
 def test_a_net_that_there_is_not_is_named() -> None:
     with pytest.raises(OptionError, match="bench --tpu alexnet: no such net; there are resnet50, bert, vgg19"):
         bench_tpu(TpuRequest(["alexnet"]))
@@ -104,22 +146,23 @@ def of_resnet50(order: str) -> tuple[Any, Iterator[np.ndarray], Any]:
 
 def of_vgg19(order: str) -> tuple[Any, Iterator[np.ndarray], Any]:
     module, x = exported_nets.vgg19()
+    return module, itertools.chain(vgg19_arrays(order, module.parameters()), [images(x, order)]), x
 
-    def arrays() -> Iterator[np.ndarray]:
-        for part in module:
-            weight = getattr(part, "weight", None)
-            if weight is None:
-                continue
-            if weight.ndim == 4:
-                yield (weight.permute(2, 3, 1, 0) if order == "NHWC" else weight).numpy()
-            elif order == "NHWC" and weight.shape[1] == 512 * 49:  # its columns are channels, rows, columns
-                yield weight.reshape(-1, 512, 49).permute(2, 1, 0).reshape(-1, weight.shape[0]).numpy()
-            else:
-                yield weight.T.numpy()
-            yield part.bias.numpy()
-        yield images(x, order)
 
-    return module, arrays(), x
+def vgg19_arrays(order: str, tensors: Iterable[torch.Tensor]) -> Iterator[np.ndarray]:
+    """Weights and biases, or their gradients, as the net by hand has them."""
+    last = 0
+    for each in tensors:
+        if each.ndim == 4:
+            last = each.shape[0]
+            yield (each.permute(2, 3, 1, 0) if order == "NHWC" else each).numpy()
+        elif each.ndim == 1:
+            yield each.numpy()
+        elif order == "NHWC" and last:  # its columns are channels, rows, columns
+            yield each.reshape(each.shape[0], last, -1).permute(2, 1, 0).reshape(-1, each.shape[0]).numpy()
+            last = 0
+        else:
+            yield each.T.numpy()
 
 
 def images(x: Any, order: str) -> np.ndarray:
@@ -137,6 +180,29 @@ def test_the_nets_of_images_are_those_of_pytorch(net: str, order: str, monkeypat
         ((function, arguments),) = tpu_nets.NETS[net](1, "float32").values()
         assert next(arrays, None) is None
         close(jax.jit(function)(*arguments), module(x).numpy())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["NHWC", "NCHW"])
+def test_vgg19_by_hand_is_trained_as_by_pytorch(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss and the gradients of all parameters, of images of 32 × 32. In double: in float32 the last bits may
+    decide which of two numbers is a pool's largest."""
+    module, step, batch = exported_nets.vgg19_training(32)
+    module.double()
+    batch["x"] = batch["x"].double()
+    wanted = step(batch)
+    given = itertools.chain(vgg19_arrays(order, [p.detach() for p in module.parameters()]), [images(batch["x"], order)])
+    monkeypatch.setattr(tpu_nets, "SIZE", 32)
+    monkeypatch.setattr(tpu_nets, "Types", lambda dtype: Given(given))
+    monkeypatch.setattr(tpu_nets, "_ORDERS", {order: tpu_nets._ORDERS[order]})
+    with jax.enable_x64(True):
+        (form,) = tpu_nets.vgg19(2, "float64").values()
+        function, (params, x, _) = tpu_nets.training(form)
+        assert next(given, None) is None
+        loss, gradients = jax.jit(function)(params, x, batch["t"].numpy().astype(np.int32))
+    close(loss, wanted.pop("loss").detach().numpy())
+    for found, expected in zip(jax.tree.leaves(gradients), vgg19_arrays(order, wanted.values()), strict=True):
+        close(found, expected)
 
 
 @pytest.mark.slow

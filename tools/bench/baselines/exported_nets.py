@@ -84,15 +84,17 @@ def gpt2() -> tuple[nn.Module, torch.Tensor]:
 VGG_CHANNELS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 512, 512, 512, 512, 0)
 
 
-def vgg19() -> tuple[nn.Module, torch.Tensor]:
+def vgg19(size: int = 224) -> tuple[nn.Module, torch.Tensor]:
+    """The net, and an image of size × size."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     inputs = 3
     for outputs in VGG_CHANNELS:
         layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()] if outputs else [nn.MaxPool2d(2)]
         inputs = outputs or inputs
-    head = [nn.Linear(49 * inputs, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000)]
-    return nn.Sequential(*layers, nn.Flatten(), *head).eval().requires_grad_(False), torch.randn(1, 3, 224, 224)
+    features = (size // 32) ** 2 * inputs
+    head = [nn.Linear(features, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000)]
+    return nn.Sequential(*layers, nn.Flatten(), *head).eval().requires_grad_(False), torch.randn(1, 3, size, size)
 
 
 def _image(name: str, opset: int) -> Callable[[Path], Any]:
@@ -114,16 +116,23 @@ def _train_step(path: Path) -> None:
     write_npz(path.with_suffix(".npz"), train_transformer.batch())
 
 
-def _vgg19_training(path: Path) -> None:
-    """The loss and its gradients with respect to every parameter, of a symbolic batch."""
-    model = vgg19()[0].requires_grad_()
+Batch = dict[str, torch.Tensor]
 
-    def step(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+
+def vgg19_training(size: int = 224) -> tuple[nn.Module, Callable[[Batch], Batch], Batch]:
+    """The net, a step that gives the loss and its gradients with respect to every parameter, and a batch of two."""
+    model = vgg19(size)[0].requires_grad_()
+
+    def step(batch: Batch) -> Batch:
         loss = nn.functional.cross_entropy(model(batch["x"]), batch["t"])
         names, parameters = zip(*model.named_parameters())
         return {"loss": loss, **dict(zip(names, torch.autograd.grad(loss, parameters)))}
 
-    batch = {"x": torch.randn(2, 3, 224, 224), "t": torch.randint(0, 1000, (2,))}
+    return model, step, {"x": torch.randn(2, 3, size, size), "t": torch.randint(0, 1000, (2,))}
+
+
+def _vgg19_training(path: Path) -> None:
+    _, step, batch = vgg19_training()
     captured = capture(step, batch, dynamic={name: {0: "batch"} for name in batch})
     write_model(captured.model, path)
     write_npz(path.with_suffix(".npz"), {name: value.numpy() for name, value in batch.items()})

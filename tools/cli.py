@@ -21,7 +21,7 @@ import typer
 from pfvm.compiler import progress
 from pfvm.errors import OptionError, PfvmError
 
-from . import console
+from . import console, startup
 from .bench.flags import bench
 from .bisection import bisect
 from .compile import compile_command
@@ -316,6 +316,7 @@ def main(arguments: list[str] | None = None) -> None:
     What imports and graphs allocate is no garbage: it is looked through seldom, and not once more at the end.
     """
     gc.set_threshold(_COLLECT_EVERY)
+    startup.defer_sympy()
     console.any_encoding()
     code = run_command(arguments)
     gc.freeze()

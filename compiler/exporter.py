@@ -69,7 +69,11 @@ def _untype_formals(function: onnx.FunctionProto) -> None:
 
 
 def export_shapes(model: ir.Model, interface: Interface) -> None:
-    """Shapes of intermediate values: as inferred, with the file's own symbols only; else as the file declared."""
+    """Shapes of intermediate values: as inferred, with the file's own symbols only; else as the file declared.
+
+    Symbols stand where the file declared some too; elsewhere these dims have no name. ONNX Runtime makes one node of a
+    sum whose dims are all named and the layer normalization behind it, which is slower on a CPU.
+    """
     symbols = interface.symbols()
     for root in roots(model):
         for graph in graphs_in(root):
@@ -85,9 +89,12 @@ def export_shapes(model: ir.Model, interface: Interface) -> None:
 
 
 def _exported(value: ir.Value, symbols: frozenset[str]) -> ir.Shape | None:
+    declared = value.meta.get(DECLARED_SHAPE)
     if value.shape is None:
-        return value.meta.get(DECLARED_SHAPE)
-    return ir.Shape([d if isinstance(d, int) or d.value in symbols else ir.SymbolicDim(None) for d in value.shape])
+        return declared
+    named = declared is not None and any(isinstance(d, ir.SymbolicDim) and d.value is not None for d in declared)
+    known = symbols if named else frozenset()
+    return ir.Shape([d if isinstance(d, int) or d.value in known else ir.SymbolicDim(None) for d in value.shape])
 
 
 def weight_bytes(model: ir.Model) -> int:

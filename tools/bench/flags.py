@@ -54,8 +54,9 @@ def bench(
         bool,
         typer.Option(
             "--tpu",
-            help="Compare cycles on TPUs by their compiler's estimate, at full effort: resnet50, bert and vgg19 (all "
-            "without a name) from ONNX files, and by hand in JAX. With --json and --timeout.",
+            help="Compare cycles on TPUs by their compiler's estimate, at full effort: resnet50, bert and vgg19 "
+            "(forward, and with backward; all without a name) from ONNX files, and by hand in JAX. "
+            "With --json and --timeout.",
         ),
     ] = False,
     peers_python: Annotated[

@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from .attention_steps import heads_of
 from .contrib import contrib
-from .fuse_rotary_embedding import Tables, cut_out, set_apart, tables_of
 from .rewriter import Rewriter
+from .rotary_heads import HeadRotation, head_rotation
 from .rotary_steps import Rotation, of_pairs, of_sum
+from .rotary_tables import Tables, tables_of
 from .rules import apply_rules, rule, rules_in
 from .view import constant
 
@@ -62,41 +62,25 @@ def _fuse(node: ir.Node, find: Callable[[ir.Node, Rewriter, str], Rotation | Non
     batches = {dims[0] == 1 for dims in tables.aligned if dims is not None}
     if len(batches) != 1:
         return rw.reject(name, "one of cos and sin is for all of the batch, the other for each of it")
-    return _replace(found, tables, batches == {True}, name, rw)
+    rotation = head_rotation(found, tables, name, rw)
+    if rotation is None:
+        return False
+    if rotation.heads is None and (found.kept or rotation.apart is not None):
+        return rw.reject(name, "the number of heads is not known")
+    _replace(rotation, tables, batches == {True}, rw)
+    return True
 
 
-def _replace(found: Rotation, tables: Tables, shared: bool, name: str, rw: Rewriter) -> bool:
+def _replace(rotation: HeadRotation, tables: Tables, shared: bool, rw: Rewriter) -> None:
     """`shared`: each of the batch has the same rows."""
-    last, x = found.last, found.x
-    assert x.shape is not None
-    whole = found.kept or len(found.places) == x.shape[3]
-    heads = heads_of(x, rw) if whole and tables.heads_first else None
-    apart = set_apart(x, rw) if whole and not tables.heads_first else None
-    if not tables.heads_first and apart is None:
-        return rw.reject(name, "positions stand before heads, and no Reshape sets the heads apart")
-    if heads is not None and heads.target is None:
-        transpose = x.producer()
-        apart = transpose.inputs[0].producer() if transpose is not None and transpose.inputs[0] is not None else None
-    attributes: dict[str, int] = {"interleaved": 1} if found.in_turn else {}
+    found = rotation.found
+    attributes: dict[str, int | None] = {"interleaved": 1} if found.in_turn else {}
     if found.kept:
         attributes["rotary_embedding_dim"] = len(found.places)
-    if found.kept or apart is not None:
-        count = x.shape[1 if tables.heads_first else 2]
-        if not isinstance(count, int):
-            return rw.reject(name, "the number of heads is not known")
-        attributes["num_heads"] = count
-    if apart is None:
-        source = x if whole else found.turned or cut_out(x, found.places, last, rw)
-        given = [source, *_rows(tables, shared, last, rw)]
-        rw.replace(last, contrib(rw, "RotaryEmbedding", *given, at=last, **attributes).outputs[0])
-        return True
-    joined: list[ir.Value | None] = [apart.inputs[0], *_rows(tables, shared, last, rw)]
-    turned = contrib(rw, "RotaryEmbedding", *joined, at=last, **attributes).outputs[0]
-    new = rw.op("Reshape", turned, apart.inputs[1], at=last, attributes=apart.attributes.values())
-    if tables.heads_first:
-        new = rw.op("Transpose", new.outputs[0], at=last, perm=[0, 2, 1, 3])
-    rw.replace(last, new.outputs[0])
-    return True
+    if found.kept or rotation.apart is not None:
+        attributes["num_heads"] = rotation.heads
+    given = [rotation.operand(rw), *_rows(tables, shared, found.last, rw)]
+    rotation.replace(contrib(rw, "RotaryEmbedding", *given, at=found.last, **attributes).outputs[0], rw)
 
 
 def _rows(tables: Tables, shared: bool, at: ir.Node, rw: Rewriter) -> list[ir.Value]:

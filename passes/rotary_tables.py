@@ -1,4 +1,4 @@
-"""Cosines and sines of rotary positions: one number for each pair, of tables that hold each of them twice."""
+"""Cosines and sines of rotary positions: how they meet what is turned, and one number for each pair."""
 
 from __future__ import annotations
 
@@ -7,14 +7,69 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from .dims import same_dims
+from .attention_steps import widened_dims
+from .dims import same_dim, same_dims
 from .last_axis import joined, last_dim
 from .matching import either_way, number
 from .rewriter import Rewriter
+from .rotary_steps import Rotation
 from .view import constant
 
+Dims = list["int | ir.SymbolicDim"]
 Make = Callable[[], ir.Value]
 """Writes the nodes that compute a value. Nothing is written before it is known that all of it can be."""
+
+
+class Tables:
+    """cos and sin of a rotation of x: [batch, heads, length, size] where `heads_first`, else positions before heads.
+
+    values: cos and sin themselves. aligned: their dims where they meet x. makes: each writes one number for each of the
+    `pairs`. fit: whether they are proved to be an angle for each position and pair; the rest means nothing otherwise.
+    """
+
+    def __init__(self, found: Rotation, dims: Dims, rw: Rewriter) -> None:
+        self.values = (found.cos, found.sin)
+        self.pairs = len(found.places) // 2
+        width = 2 * self.pairs if found.doubled else self.pairs
+        self.aligned = [_aligned(value, rw) for value in self.values]
+        self.heads_first = all(_meets(each, dims, 2, width) for each in self.aligned)
+        self.makes = [
+            single(value, found.in_turn, found.last, rw) if found.doubled else _itself(value) for value in self.values
+        ]
+        meet = self.heads_first or all(_meets(each, dims, 1, width) for each in self.aligned)
+        self.fit = meet and all(make is not None for make in self.makes)
+
+
+def tables_of(found: Rotation, rule: str, rw: Rewriter) -> Tables | None:
+    """cos and sin of a rotation of heads; None where they are no angles of positions, `rule` rejected with why."""
+    shape, size = found.x.shape, last_dim(found.x)
+    if shape is None or len(shape) != 4 or size is None or size % 2:
+        rw.reject(rule, "x is not of four dims, the last of which is known and even")
+        return None
+    tables = Tables(found, list(shape), rw)
+    if tables.fit:
+        return tables
+    rw.reject(rule, "cos and sin are not proved to be one angle for each position and pair")
+    return None
+
+
+def _aligned(value: ir.Value, rw: Rewriter) -> Dims | None:
+    """Its dims where it meets x, of four dims."""
+    if value.shape is None or not 2 <= len(value.shape) <= 4:
+        return None
+    dims = widened_dims(value, rw)
+    return [*[1] * (4 - len(dims)), *dims]
+
+
+def _meets(dims: Dims | None, x: Dims, positions: int, width: int) -> bool:
+    """Whether there is a row for each position, for all heads, and for all of the batch or each of it."""
+    if dims is None or dims[3] != width or dims[3 - positions] != 1:
+        return False
+    return same_dim(dims[positions], x[positions]) and (dims[0] == 1 or same_dim(dims[0], x[0]))
+
+
+def _itself(value: ir.Value) -> Make:
+    return lambda: value
 
 
 _DEPTH = 32

@@ -197,10 +197,13 @@ def _cuts(context: osi.ShapeInferenceContext, node: ir.Node) -> Sequence[Cut] | 
         return None
     starts, ends = given[0] or [], given[1] or []
     axes, steps = given[2] or range(len(starts)), given[3] or [1] * len(starts)
-    numbers = [(axis, start, end, step) for axis, start, end, step in zip(axes, starts, ends, steps)]
     rank = len(node.inputs[0].shape or ()) if node.inputs[0] is not None else 0
-    fits = all(isinstance(axis, int) and -rank <= axis < rank and isinstance(step, int) for axis, _, _, step in numbers)
-    return numbers if fits and len(numbers) == len(starts) else None  # type: ignore[return-value]
+    found = list[Cut]()
+    for axis, start, end, step in zip(axes, starts, ends, steps):
+        if not isinstance(axis, int) or not -rank <= axis < rank or not isinstance(step, int):
+            return None
+        found.append((axis, start, end, step))
+    return found if len(found) == len(starts) else None
 
 
 def _elements(context: osi.ShapeInferenceContext, value: ir.Value) -> Sequence[Dim] | None:

@@ -73,6 +73,14 @@ def test_shape_arithmetic_is_folded_once_shapes_are_fixed() -> None:
     assert not ops & {"Shape", "Gather", "Concat"}
 
 
+@pytest.mark.parametrize("again", ["Identity(w)", "Reshape(w, same)", "Transpose(w)"])
+def test_nodes_of_constants_alone_are_constants(again: str) -> None:
+    """As PyTorch's exporter writes a weight of two names; what is inside the program has no place to be seen again."""
+    weights = "<float[1] w = {2}, int64[1] same = {-1}>"
+    plan = planned(f"(float[8] x) => (float[8] y) {weights} {{ v = {again} y = Mul(x, v) }}")
+    assert [node.op_type for node in plan.model.graph if node.op_type in ("Identity", "Reshape", "Transpose")] == []
+
+
 def test_a_shape_that_depends_on_values_is_an_error() -> None:
     with pytest.raises(UnsupportedOpError, match=r"NonZero.* has no fixed shape"):
         planned("(float[4] x) => (int64[1,N] y) { y = NonZero(x) }")

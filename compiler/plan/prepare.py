@@ -13,6 +13,7 @@ from pfvm.passes.constant_subgraph import Evaluate
 from pfvm.passes.dims import static_shape
 from pfvm.passes.effects import Effect, bodies
 from pfvm.passes.rewriter import Rewriter
+from pfvm.passes.view import constant_tensor
 
 from .functions import mark_functions
 from .old_forms import modernize, trains
@@ -31,8 +32,9 @@ def prepare(
 ) -> ir.Model:
     """The model with fixed shapes everywhere, as a new model.
 
-    shapes: input name → its shape, for inputs whose shape is open. The passes run again where shapes are given or open:
-    what they computed then is a constant. evaluate: runs constant subgraphs; without it floating point ones stay.
+    shapes: input name → its shape, for inputs whose shape is open. The passes run again where shapes are given or open,
+    and where nodes compute from constants alone: that is a constant then. evaluate: runs constant subgraphs; without it
+    floating point ones stay.
     unroll_limit: nodes that loops may unroll to.
     Raises InputError for a shape that does not fit, UnsupportedOpError naming the node for what cannot be planned.
     """
@@ -41,7 +43,7 @@ def prepare(
     _check_inputs(working)
     _inferred(working)
     unroller = Unroller(unroll_limit)
-    if shapes or any(_is_open(node) for node in working.graph):
+    if shapes or any(_is_open(node) or _is_constant(node) for node in working.graph):
         working = compile_model(working, _OPTIONS, evaluate=evaluate).model
         while unroller.run(working):
             working = compile_model(working, _OPTIONS, evaluate=evaluate).model
@@ -65,6 +67,11 @@ def _is_open(node: ir.Node) -> bool:
         or node.op_type in GATES
         or any(out.name and static_shape(out) is None for out in node.outputs)
     )
+
+
+def _is_constant(node: ir.Node) -> bool:
+    """Does the node compute the same each time, as exporters write a weight of two names?"""
+    return all(value is None or constant_tensor(value) is not None for value in node.inputs)
 
 
 def _fix(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:

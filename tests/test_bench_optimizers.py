@@ -39,7 +39,8 @@ def test_a_model_and_the_chain_without_peers(model: Path, tmp_path: Path, capsys
     assert json.loads(json_file.read_text()) == report
     ElementTree.parse(plot_file)
     (measured,), (links,) = report["models"], report["chain"]
-    (ours,) = measured["results"]
+    ours, for_ort = measured["results"]
+    assert for_ort["optimizer"] == "pfvm-ort" and for_ort["differs"] is None and for_ort["error"] is None
     assert measured["nodes"] == 4 and ours["nodes"] < 4 and ours["differs"] is None and ours["error"] is None
     assert len(ours["runs_cpu_seconds"]) == 3 and 0 < measured["load_save_cpu_seconds"] < ours["cpu_seconds"]
     assert len(ours["latency_rounds"]) == 5 and ours["latency_ratio"] > 0

@@ -21,7 +21,7 @@ from pfvm.tools.console import err
 
 from . import latency, optimizing
 from .chain import NODES_PER_BLOCK, chain
-from .optimizing import BASE, OURS, PEERS, Optimizer, in_turns, result_of, row
+from .optimizing import BASE, FOR_ORT, OURS, PEERS, Optimizer, in_turns, result_of, row
 from .plot import plot
 from .report import print_chain, print_model
 
@@ -71,7 +71,7 @@ def bench_optimizers(request: OptimizersRequest) -> dict[str, Any]:
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine.describe(load_before),
         "versions": {**machine.versions(["pfvm"]), "peers": dict(versions)},
-        "optimizers": [OURS, *PEERS],
+        "optimizers": [OURS, FOR_ORT, *PEERS],
         "models": [],
         "chain": [],
     }
@@ -81,7 +81,7 @@ def bench_optimizers(request: OptimizersRequest) -> dict[str, Any]:
                 for size in request.chain_sizes:
                     report["chain"].append(_chain(size, compared, Path(folder), request))
                     _save(report, request)
-                print_chain(report["chain"], report["optimizers"])
+                print_chain(report["chain"], [OURS, *PEERS])
             else:
                 measured = _model(_file(name, Path(folder)), compared, Path(folder), request, load_before)
                 report["models"].append(measured)
@@ -161,8 +161,8 @@ def _chain(thousands: int, compared: Sequence[Optimizer], folder: Path, request:
     path = folder / "chain.onnx"
     model = chain(1000 * thousands // NODES_PER_BLOCK)
     onnx.save(model, path)
-    alone = thousands >= _CHAIN_SIZES[-1]
-    results = _optimized(path, [each for each in compared if not alone or each.name in (OURS, BASE)], folder, request)
+    names = (BASE, OURS) if thousands >= _CHAIN_SIZES[-1] else (BASE, OURS, *PEERS)
+    results = _optimized(path, [each for each in compared if each.name in names], folder, request)
     base = results.pop(0)
     return {
         "nodes": len(model.graph.node),
@@ -183,4 +183,4 @@ def _check(report: Mapping[str, Any]) -> None:
 
 def _rows(report: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     for measured in (*report["models"], *report["chain"]):
-        yield from ((measured, each) for each in measured["results"] if each["optimizer"] == OURS)
+        yield from ((measured, each) for each in measured["results"] if each["optimizer"] in (OURS, FOR_ORT))

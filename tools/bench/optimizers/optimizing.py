@@ -23,6 +23,8 @@ from pfvm.tools.bench.process import cores_for
 from pfvm.tools.bench.turns import order
 
 OURS = "pfvm"
+FOR_ORT = "pfvm-ort"
+"""With `--target ort`: a file for ONNX Runtime alone, not beside the peers' in nodes but in what running it takes."""
 PEERS = ("onnxsim", "onnxslim", "onnxoptimizer", "onnxscript")
 BASE = "load+save"
 _SCRIPT = Path(__file__).with_name("peer.py")
@@ -145,7 +147,7 @@ def _count(graph: onnx.GraphProto) -> int:
 
 def optimizers(peers_python: Path | None) -> tuple[list[Optimizer], Mapping[str, str]]:
     """Those that are there, load+save and ours first; and the versions of the peers' packages."""
-    here = [Optimizer(BASE, sys.executable), Optimizer(OURS, sys.executable)]
+    here = [Optimizer(name, sys.executable) for name in (BASE, OURS, FOR_ORT)]
     if peers_python is None:
         return here, {}
     found = versions(str(peers_python))

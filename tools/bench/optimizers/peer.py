@@ -19,16 +19,20 @@ def _load_save(given: str, result: str) -> None:
     onnx.save(onnx.load(given), result)
 
 
-def _pfvm(given: str, result: str) -> None:
+def _pfvm(given: str, result: str, *options: str) -> None:
     """As `pfvm compile -q`, without the table that no other is asked for; that the command line is imported counts."""
     import pfvm.tools.cli
 
-    sys.argv = ["pfvm", "compile", given, "-o", result, "-q"]
+    sys.argv = ["pfvm", "compile", given, "-o", result, "-q", *options]
     try:
         pfvm.tools.cli.main()
     except SystemExit as end:
         if end.code:
             raise
+
+
+def _pfvm_ort(given: str, result: str) -> None:
+    _pfvm(given, result, "--target", "ort")
 
 
 def _onnxsim(given: str, result: str) -> None:
@@ -68,6 +72,7 @@ def _onnxscript(given: str, result: str) -> None:
 RUNS: dict[str, Callable[[str, str], None]] = {
     "load+save": _load_save,
     "pfvm": _pfvm,
+    "pfvm-ort": _pfvm_ort,
     "onnxsim": _onnxsim,
     "onnxslim": _onnxslim,
     "onnxoptimizer": _onnxoptimizer,

@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import onnx_shape_inference as osi
-from pfvm.passes.dims import longer
+from pfvm.passes.dims import Dim, longer
 from pfvm.passes.effects import bodies
 from pfvm.passes.numpy_ops import sliced
 from pfvm.passes.view import View, constant_tensor
-
-Dim = int | ir.SymbolicDim
 
 _TO_THE_END = 2**31 - 1
 """Slice ends from here on mean "to the end": exporters write INT32_MAX or INT64_MAX."""

@@ -7,7 +7,7 @@ import dataclasses
 import onnx_ir as ir
 
 from .attention_steps import Heads, heads_of, keys_of
-from .dims import same_dim, same_dims
+from .dims import Dim, same_dim, same_dims
 from .rewriter import Rewriter
 
 
@@ -19,7 +19,7 @@ class PerHead:
     """
 
     value: ir.Value
-    dims: list[int | ir.SymbolicDim]
+    dims: list[Dim]
     heads: Heads | None
     turned: bool = False
 

@@ -8,12 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from .attention_steps import Steps, widened_dims
-from .dims import same_dim
+from .dims import Dim, same_dim
 from .mask_bounds import HIDDEN, bounds, hides_the_future, is_causal, leaves_a_key, shown_keys
 from .rewriter import Rewriter
 from .view import constant
 
-Dims = list["int | ir.SymbolicDim"]
 _RULE = "attention"
 
 
@@ -51,7 +50,7 @@ class Hidden:
         return [rw.op("Expand", mask, shape, at=at).outputs[0]]
 
 
-def what_is_hidden(steps: Steps, dims: Dims, any_mask: bool, rw: Rewriter) -> Hidden | None:
+def what_is_hidden(steps: Steps, dims: list[Dim], any_mask: bool, rw: Rewriter) -> Hidden | None:
     """Mask and Where of the steps, whose scores are of `dims`; None, rejected with why, where they cannot be taken."""
     causal, shown, mask = False, None, steps.mask
     if steps.hidden is not None:
@@ -77,7 +76,7 @@ def what_is_hidden(steps: Steps, dims: Dims, any_mask: bool, rw: Rewriter) -> Hi
     return Hidden(causal, mask, not whole, same_dim(dims[2], dims[3]))
 
 
-def _meets(value: ir.Value, dims: Dims, rw: Rewriter, widened: bool = False) -> bool:
+def _meets(value: ir.Value, dims: list[Dim], rw: Rewriter, widened: bool = False) -> bool:
     """Whether it has a number for each query and key; `widened`: or for each key alone."""
     if value.shape is None or not 1 <= len(value.shape) <= 4:
         return False

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
-from .dims import same_dim
+from .dims import Dim, rank_of, same_dim
 from .matching import either_way, number, only_reader, read_only_by
 from .rewriter import Rewriter
 from .view import constant
@@ -57,7 +57,7 @@ def scores_of(softmax: ir.Node, rw: Rewriter) -> ir.Value | None:
     view, scores = rw.view(softmax), softmax.inputs[0]
     if scores is None or scores.dtype != ir.DataType.FLOAT or view.opset < 13:
         return None
-    return scores if _rank(scores) == 4 and view.attr("axis") in (-1, 3) else None
+    return scores if rank_of(scores) == 4 and view.attr("axis") in (-1, 3) else None
 
 
 def product_with_values(weights: ir.Value, rw: Rewriter, rule: str) -> tuple[ir.Node, ir.Value] | None:
@@ -80,7 +80,7 @@ def scaled_product(
     if product is None:
         return None
     query, keys = product.inputs
-    if query is None or keys is None or not all(_rank(v) == 4 for v in (query, keys, values)):
+    if query is None or keys is None or not all(rank_of(v) == 4 for v in (query, keys, values)):
         return None
     if not read_only_by([*inside, product, *steps]):
         rw.reject(rule, "a step is needed elsewhere")
@@ -91,17 +91,13 @@ def scaled_product(
     return query, keys, scale * by_query * by_keys
 
 
-def _rank(value: ir.Value) -> int | None:
-    return None if value.shape is None else len(value.shape)
-
-
 def _mask(scores: ir.Value, rw: Rewriter, nodes: list[ir.Node], where: bool) -> tuple[ir.Value | None, ir.Value]:
     """What is added to the scores, and the scores without it: the operand that is a product, perhaps scaled."""
     node = rw.producer(scores, "Add")
     for value, other in either_way(node) if node is not None else ():
         _, inner = _hidden(value, rw, []) if where else (None, value)
         _, inner = scaled(inner, rw, [])
-        if node is not None and rw.producer(inner, "MatMul") is not None and _rank(value) == 4:
+        if node is not None and rw.producer(inner, "MatMul") is not None and rank_of(value) == 4:
             nodes.append(node)
             return other, value
     return None, scores
@@ -113,7 +109,7 @@ def _hidden(scores: ir.Value, rw: Rewriter, nodes: list[ir.Node]) -> tuple[ir.No
     for value, by in ((1, 2), (2, 1)) if node is not None else ():
         assert node is not None
         inner = node.inputs[value]
-        if inner is not None and _rank(inner) == 4 and number(node.inputs[by]) is not None:
+        if inner is not None and rank_of(inner) == 4 and number(node.inputs[by]) is not None:
             nodes.append(node)
             return node, inner
     return None, scores
@@ -127,14 +123,14 @@ def scaled(value: ir.Value, rw: Rewriter, nodes: list[ir.Node]) -> tuple[float, 
     pairs = either_way(node) if node.op_type == "Mul" else [(node.inputs[0], node.inputs[1])]
     for inner, by in pairs:
         scale = number(by)
-        if inner is None or by is None or not scale or not np.isfinite(scale) or _rank(by) not in (0, 1):
+        if inner is None or by is None or not scale or not np.isfinite(scale) or rank_of(by) not in (0, 1):
             continue
         nodes.append(node)
         return (scale if node.op_type == "Mul" else 1 / scale), inner
     return 1.0, value
 
 
-def widened_dims(value: ir.Value, rw: Rewriter) -> list[int | ir.SymbolicDim]:
+def widened_dims(value: ir.Value, rw: Rewriter) -> list[Dim]:
     """The dims of a value where it meets one that it broadcasts to.
 
     `Slice(c, 0, n)` of two positions or more has n of them, or as many as c has. The latter is not n, and not one, so
@@ -145,10 +141,10 @@ def widened_dims(value: ir.Value, rw: Rewriter) -> list[int | ir.SymbolicDim]:
     node = rw.producer(value, "Slice")
     while node is not None and node.inputs[0] is not None and node.inputs[0].shape is not None:
         view, source = rw.view(node), node.inputs[0].shape
-        axes, starts, steps = view.sliced_axes(), view.ints("starts"), view.ints("steps")
+        axes, starts = view.sliced_axes(), view.ints("starts")
         end = node.inputs[2] if len(node.inputs) > 2 else None
         ends = rw.shapes.contents(end) if end is not None else None
-        if not isinstance(axes, tuple) or not (steps is None or (isinstance(steps, tuple) and set(steps) == {1})):
+        if not isinstance(axes, tuple) or not view.is_dense_cut():
             break
         for i, axis in enumerate(each % len(source) for each in axes):
             size = source[axis]
@@ -201,7 +197,7 @@ def heads_of(value: ir.Value, rw: Rewriter, transposed: bool = False) -> Heads |
     heads, size = shape[2], shape[3]
     if not isinstance(heads, int) or not isinstance(size, int):
         return None
-    if _rank(source) == 3 and source.shape is not None and source.shape[2] == heads * size:
+    if rank_of(source) == 3 and source.shape is not None and source.shape[2] == heads * size:
         target = constant(reshape.inputs[1])
         zeros = rw.view(reshape).opset < 14 or rw.view(reshape).attr("allowzero") == 0
         copied = zeros and target is not None and not target[:2].any()

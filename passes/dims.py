@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 _SHORTER = re.compile(r"Min\((\d+), ([A-Za-z_]\w*)\)")
-Dims = Sequence["int | ir.SymbolicDim"] | ir.Shape
+Dim = int | ir.SymbolicDim
+Dims = Sequence[Dim] | ir.Shape
 
 
 def same_dims(a: Dims | None, b: Dims | None) -> bool:
@@ -18,14 +19,14 @@ def same_dims(a: Dims | None, b: Dims | None) -> bool:
     return all(same_dim(x, y) for x, y in zip(a, b))
 
 
-def same_dim(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
+def same_dim(a: Dim, b: Dim) -> bool:
     """Whether two dims are proved equal."""
     if isinstance(a, int) or isinstance(b, int):
         return isinstance(a, int) and isinstance(b, int) and a == b
     return a.value is not None and a.value == b.value
 
 
-def longer(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> ir.SymbolicDim | None:
+def longer(a: Dim, b: Dim) -> ir.SymbolicDim | None:
     """n, where the other dim is Min(c, n) of two or more, as of a table sliced up to a length.
 
     Where the one meets the other, both are n: if the shorter is 1, n is 1; if it is not n, they do not fit.
@@ -46,8 +47,14 @@ def may_be_same(a: Dims | None, b: Dims | None) -> bool:
     return len(a) == len(b) and not any(isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b))
 
 
+def rank_of(value: ir.Value | None) -> int | None:
+    """The number of dims, where it is known."""
+    return None if value is None or value.shape is None else len(value.shape)
+
+
 def static_shape(value: ir.Value) -> tuple[int, ...] | None:
     """Shape as ints when every dim is known."""
-    if value.shape is None or not all(isinstance(d, int) for d in value.shape):
+    if value.shape is None:
         return None
-    return tuple(int(d) for d in value.shape)  # type: ignore[arg-type]
+    known = tuple(dim for dim in value.shape if isinstance(dim, int))
+    return known if len(known) == len(value.shape) else None

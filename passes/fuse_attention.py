@@ -11,7 +11,7 @@ import onnx_ir as ir
 from .attention_heads import PerHead, per_head
 from .attention_masks import Hidden, what_is_hidden
 from .attention_steps import Steps, attention_steps, heads_of, joined_heads
-from .dims import same_dim
+from .dims import Dim, same_dim
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
 
@@ -71,7 +71,7 @@ def _fuse(node: ir.Node, rw: Rewriter, any_mask: bool) -> bool:
     return hidden is not None and _replace(steps, keys, values, hidden, rw)
 
 
-def _shares(queries: int | ir.SymbolicDim, keys: int | ir.SymbolicDim) -> bool:
+def _shares(queries: Dim, keys: Dim) -> bool:
     """Whether each head of keys serves as many of queries."""
     if isinstance(queries, int) and isinstance(keys, int):
         return queries == keys or (keys > 0 and queries % keys == 0)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from .dims import same_dims
+from .dims import Dim, same_dims
 from .matching import either_way, keeps_rank, number, only_reader, read_only_by
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
@@ -203,7 +203,7 @@ def normalization(
 
 
 def _operand(
-    last: ir.Node, op_type: str, dims: list[int | ir.SymbolicDim], dtype: ir.DataType | None, rw: Rewriter
+    last: ir.Node, op_type: str, dims: list[Dim], dtype: ir.DataType | None, rw: Rewriter
 ) -> tuple[ir.Node, ir.Value | None]:
     """The node after `last` that multiplies or adds a value of exactly these dims, and that value; else `last`."""
     reader = only_reader(last.outputs[0])

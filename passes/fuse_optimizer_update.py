@@ -188,15 +188,17 @@ def _gradient(
         frontier.update(tensors([node]))
         return True
 
+    def place(value: ir.Value) -> int:
+        node = value.producer()
+        return -1 if node is None else order.get(node, -1)
+
     if len(frontier) == 1:  # a single scaled gradient, as g · (−lr): one node back
         (value,) = frontier
         node = value.producer()
         if node is not None and node in closed and len(tensors([node])) == 1:
             step(value)
-    while len(frontier) > 1:
-        latest = sorted(frontier, key=lambda v: order.get(v.producer(), -1) if v.producer() else -1)  # type: ignore
-        if not step(latest[-1]):
-            break
+    while len(frontier) > 1 and step(max(frontier, key=place)):
+        continue
     return (next(iter(frontier)) if len(frontier) == 1 else None), between
 
 

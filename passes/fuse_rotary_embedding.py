@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from .dims import same_dim
+from .dims import Dim, same_dim
 from .rewriter import Rewriter
 from .rotary_heads import HeadRotation, head_rotation
 from .rotary_steps import Rotation, of_pairs, of_sum
@@ -104,7 +104,7 @@ def _op(op_type: str, table: ir.Value, axis: int, at: ir.Node, rw: Rewriter) -> 
     return rw.op(op_type, table, at=at, axes=[axis]).outputs[0]
 
 
-def _leading(batch: int | ir.SymbolicDim, x: ir.Value, at: ir.Node, rw: Rewriter) -> ir.Value:
+def _leading(batch: Dim, x: ir.Value, at: ir.Node, rw: Rewriter) -> ir.Value:
     """The vector [batch, 1, 1]."""
     name = f"{at.outputs[0].name}_batch"
     if isinstance(batch, int):

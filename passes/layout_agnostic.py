@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from .dims import rank_of
 from .effects import Effect
 from .rewriter import Rewriter
 from .tensor_bytes import SHARED_BYTES
@@ -80,12 +81,8 @@ def _nothing(perm: Perm) -> dict[str, Any]:
     return {}
 
 
-def _rank(value: ir.Value | None) -> int | None:
-    return None if value is None or value.shape is None else len(value.shape)
-
-
 def _unary(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
-    rank = _rank(node.inputs[0])
+    rank = rank_of(node.inputs[0])
     if rank is None or rank < 2 or len(node.outputs) != 1 or constant_tensor(node.inputs[0]) is not None:
         return None
     return Turn(rank, (0,), _nothing)
@@ -93,12 +90,12 @@ def _unary(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
 
 def _broadcasting(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
     """Operands of fewer dims than the result stay in place where they are single numbers, and must be constant else."""
-    rank = _rank(node.outputs[0])
+    rank = rank_of(node.outputs[0])
     if rank is None or rank < 2:
         return None
     reads: list[int] = []
     for i, value in enumerate(node.inputs):
-        own = _rank(value)
+        own = rank_of(value)
         if value is None or own is None or value.shape is None:
             return None
         if all(dim == 1 for dim in value.shape) and (own < rank or constant_tensor(value) is not None):
@@ -117,7 +114,7 @@ def _broadcasting(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
 
 def _axis(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
     """Concat, Split, ArgMax … along one axis."""
-    view, rank = rw.view(node), _rank(node.inputs[0])
+    view, rank = rw.view(node), rank_of(node.inputs[0])
     axis = view.attr("axis")
     if rank is None or rank < 2 or not isinstance(axis, int):
         return None
@@ -128,7 +125,7 @@ def _axis(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
     reads = tuple(range(len(node.inputs))) if node.op_type == "Concat" else (0,)
     for i in reads:
         value = node.inputs[i]
-        if _rank(value) != rank:
+        if rank_of(value) != rank:
             return None
         tensor = constant_tensor(value)
         if tensor is not None and (tensor.nbytes > SHARED_BYTES or tensor.dtype == ir.DataType.STRING):
@@ -138,7 +135,7 @@ def _axis(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
 
 def _reduction(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
     """Along constant axes; Squeeze, too, which drops them."""
-    view, rank = rw.view(node), _rank(node.inputs[0])
+    view, rank = rw.view(node), rank_of(node.inputs[0])
     axes = view.ints("axes")
     if rank is None or rank < 2 or not isinstance(axes, tuple) or not axes:
         return None
@@ -155,7 +152,7 @@ def _reduction(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
 
 def _resize(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
     """By constant scales or sizes of all dims. Other modes than the nearest number know batch and channels in front."""
-    view, rank = rw.view(node), _rank(node.inputs[0])
+    view, rank = rw.view(node), rank_of(node.inputs[0])
     if rank is None or rank < 2 or opset < 11 or (opset >= 18 and view.attr("axes") is not None):
         return None
     if view.attr("coordinate_transformation_mode") == "tf_crop_and_resize":
@@ -180,7 +177,7 @@ def _resize(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
 
 
 def _pad(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
-    view, rank = rw.view(node), _rank(node.inputs[0])
+    view, rank = rw.view(node), rank_of(node.inputs[0])
     pads = view.ints("pads")
     if rank is None or not isinstance(pads, tuple) or len(pads) != 2 * rank or view.at(3) is not None or opset < 11:
         return None
@@ -194,11 +191,11 @@ def _pad(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
 
 def _scaled(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
     """QuantizeLinear and DequantizeLinear with one scale."""
-    return _unary(node, rw, opset) if all(_rank(value) == 0 for value in node.inputs[1:]) else None
+    return _unary(node, rw, opset) if all(rank_of(value) == 0 for value in node.inputs[1:]) else None
 
 
 def _slice(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
-    view, rank = rw.view(node), _rank(node.inputs[0])
+    view, rank = rw.view(node), rank_of(node.inputs[0])
     axes = view.sliced_axes()
     if rank is None or rank < 2 or opset < 10 or not isinstance(axes, tuple):
         return None

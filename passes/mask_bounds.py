@@ -143,13 +143,10 @@ def _first(value: ir.Value | None, rw: Rewriter) -> np.ndarray | None:
     node = rw.producer(value, "Slice")
     while value is not None and node is not None and constant(value) is None:
         view, shape = rw.view(node), value.shape
-        axes, steps = view.sliced_axes(), view.ints("steps")
-        if shape is None or not isinstance(axes, tuple) or (isinstance(steps, tuple) and set(steps) != {1}):
+        axes, starts = view.sliced_axes(), view.ints("starts")
+        if shape is None or not isinstance(axes, tuple) or not isinstance(starts, tuple) or not view.is_dense_cut():
             return None
-        if steps is not None and not isinstance(steps, tuple):
-            return None
-        starts = view.ints("starts")
-        if not isinstance(starts, tuple) or any(starts) or any(axis % len(shape) < len(shape) - 2 for axis in axes):
+        if any(starts) or any(axis % len(shape) < len(shape) - 2 for axis in axes):
             return None
         value = node.inputs[0]
         node = rw.producer(value, "Slice")
@@ -161,9 +158,12 @@ def _triangle(value: ir.Value | None, rw: Rewriter) -> np.ndarray | None:
     """Trilu of equal numbers, for three positions."""
     node = rw.producer(value, "Trilu")
     filled = uniform.value(node.inputs[0], rw) if node is not None else None
-    shift = 0.0 if node is not None and (len(node.inputs) < 2 or node.inputs[1] is None) else None
-    shift = number(node.inputs[1]) if node is not None and shift is None else shift
-    if node is None or filled is None or shift not in (-1.0, 0.0, 1.0):
+    if node is None or filled is None:
         return None
-    cut = np.triu if rw.view(node).attr("upper") == 1 else np.tril
+    view = rw.view(node)
+    by = view.at(1)
+    shift = 0.0 if by is None else number(by)
+    if shift not in (-1.0, 0.0, 1.0):
+        return None
+    cut = np.triu if view.attr("upper") == 1 else np.tril
     return cut(np.full((3, 3), filled), int(shift))

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from .dims import Dims, same_dim, same_dims
+from .dims import Dim, Dims, same_dim, same_dims
 from .matching import only_reader
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, forward, rule, rules_in
@@ -86,7 +86,7 @@ def _change_keepdims(node: ir.Node, rw: Rewriter, keepdims: int, rule: str) -> b
         axes = tuple(range(rank))
     dropped = {axis % rank for axis in axes}
     if keepdims:
-        expected: list[int | ir.SymbolicDim] = [dim for i, dim in enumerate(source.shape) if i not in dropped]
+        expected: list[Dim] = [dim for i, dim in enumerate(source.shape) if i not in dropped]
     else:
         expected = [1 if i in dropped else dim for i, dim in enumerate(source.shape)]
     if out.shape is None or not same_dims(ir.Shape(expected), out.shape):

@@ -11,13 +11,12 @@ import numpy as np
 import onnx_ir as ir
 
 from .eliminate_identity import transpose_in_order
-from .layout_agnostic import Turn, turn_of
+from .layout_agnostic import Perm, Turn, turn_of
 from .merge_reshapes import permutation, transpose_twice
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules
 from .view import constant_tensor
 
-Perm = tuple[int, ...]
 _MANY_PERMS = 4
 """Layouts tried for one region; a region between convolutions knows one."""
 _SYMBOLIC = 1000

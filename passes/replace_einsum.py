@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from .dims import same_dim
+from .dims import Dim, same_dim
 from .dtypes import FLOATS
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
@@ -64,7 +64,7 @@ def _terms(node: ir.Node, rw: Rewriter) -> tuple[list[str], str | None]:
 
 
 def _agree(terms: list[str], operands: list[ir.Value]) -> bool:
-    sizes: dict[str, int | ir.SymbolicDim] = {}
+    sizes: dict[str, Dim] = {}
     for term, value in zip(terms, operands):
         if value.shape is None or len(value.shape) != len(term):
             return False

@@ -8,14 +8,13 @@ import numpy as np
 import onnx_ir as ir
 
 from .attention_steps import widened_dims
-from .dims import same_dim, same_dims
+from .dims import Dim, rank_of, same_dim, same_dims
 from .last_axis import joined, last_dim
 from .matching import either_way, number
 from .rewriter import Rewriter
 from .rotary_steps import Rotation
 from .view import constant
 
-Dims = list["int | ir.SymbolicDim"]
 Make = Callable[[], ir.Value]
 """Writes the nodes that compute a value. Nothing is written before it is known that all of it can be."""
 
@@ -27,7 +26,7 @@ class Tables:
     `pairs`. fit: whether they are proved to be an angle for each position and pair; the rest means nothing otherwise.
     """
 
-    def __init__(self, found: Rotation, dims: Dims, rw: Rewriter) -> None:
+    def __init__(self, found: Rotation, dims: list[Dim], rw: Rewriter) -> None:
         self.values = (found.cos, found.sin)
         self.pairs = len(found.places) // 2
         width = 2 * self.pairs if found.doubled else self.pairs
@@ -53,7 +52,7 @@ def tables_of(found: Rotation, rule: str, rw: Rewriter) -> Tables | None:
     return None
 
 
-def _aligned(value: ir.Value, rw: Rewriter) -> Dims | None:
+def _aligned(value: ir.Value, rw: Rewriter) -> list[Dim] | None:
     """Its dims where it meets x, of four dims."""
     if value.shape is None or not 2 <= len(value.shape) <= 4:
         return None
@@ -61,7 +60,7 @@ def _aligned(value: ir.Value, rw: Rewriter) -> Dims | None:
     return [*[1] * (4 - len(dims)), *dims]
 
 
-def _meets(dims: Dims | None, x: Dims, positions: int, width: int) -> bool:
+def _meets(dims: list[Dim] | None, x: list[Dim], positions: int, width: int) -> bool:
     """Whether there is a row for each position, for all heads, and for all of the batch or each of it."""
     if dims is None or dims[3] != width or dims[3 - positions] != 1:
         return False
@@ -123,7 +122,7 @@ def _followed(node: ir.Node, rw: Rewriter) -> ir.Value | None:
     if node.op_type in ("Cos", "Sin", "Cast", "Neg"):
         return source
     if node.op_type in ("Mul", "Add"):
-        return next((x for x, by in either_way(node) if number(by) is not None and _rank(x) == after), None)
+        return next((x for x, by in either_way(node) if number(by) is not None and rank_of(x) == after), None)
     if node.op_type == "Div":
         return source if number(node.inputs[1]) is not None and rank == after else None
     if node.op_type in ("Unsqueeze", "Squeeze"):
@@ -139,10 +138,6 @@ def _followed(node: ir.Node, rw: Rewriter) -> ir.Value | None:
         perm = view.attr("perm")
         return source if isinstance(perm, tuple) and perm[-1] == rank - 1 else None
     return None
-
-
-def _rank(value: ir.Value) -> int | None:
-    return None if value.shape is None else len(value.shape)
 
 
 def _repeated(node: ir.Node, rw: Rewriter) -> ir.Value | None:

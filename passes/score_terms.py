@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .attention_steps import widened_dims
-from .dims import longer, same_dim
+from .dims import Dim, longer, same_dim
 from .matching import either_way, number
 from .rewriter import Rewriter
 
@@ -18,7 +18,6 @@ _MOST = 4
 _DEPTH = 8
 _ABSORBING = 1e30
 """A number so low that adding a score to it is the number itself, in float, for scores up to 1e22."""
-Dim = int | ir.SymbolicDim
 
 
 @dataclasses.dataclass(frozen=True)

@@ -144,6 +144,11 @@ class View:
         along = axes if isinstance(axes, tuple) and axes else tuple(range(len(starts)))
         return along if len(along) == len(starts) and self._are_dims(along) else RUNTIME
 
+    def is_dense_cut(self) -> bool:
+        """Whether a Slice is known to leave nothing out between its bounds: its steps are 1."""
+        steps = self.ints("steps") if self.opset >= 10 else None
+        return steps is None or (isinstance(steps, tuple) and set(steps) <= {1})
+
     def cuts(self) -> list[tuple[int, int, int, int]] | None:
         """Axis, start, end and step of everything that a Slice cuts, as they are written; None where not all is known.
 

@@ -116,7 +116,23 @@ def test_a_schedule_of_xla_is_listed_and_its_layouts_are_read(browser: Any, tmp_
         panel = shown.tab("Plan")
         assert "counted from shapes" in panel.inner_text() and "states no cycles" in panel.inner_text()
         assert panel.locator(".words td").all_inner_texts() == ["0,0", "1,0", "0,1", "1,1", "0,2", "1,2"]
-        assert "are not known" in shown.tab("Report").inner_text()
+        assert "no roof to draw" in shown.tab("Report").inner_text()
+
+
+def test_cycles_without_a_total_are_shown_with_the_reason(browser: Any, tmp_path: pathlib.Path) -> None:
+    """As of a TPU: what has no cycles is a part of the bytes accessed, not more of them."""
+    onnx.save(chain(2), tmp_path / "model.onnx")
+    line = "onnx_type=Tensor(dtype=FLOAT32 shape=2,3) layout={0,1} layout_kind=XLA dtype=f32 loc=HBM)"
+    (tmp_path / "l3ir.txt").write_text(f"fusion(x) -> (y.1)\n   in(0):x {line}\n  out(0):y.1 {line}\n")
+    moved = {"accessed": 2048, "copied_beside": 0, "without_cycles": 1024}
+    report = {"machine": {"name": "xla:tpu"}, "vsm_cycles": None, "flops": 4096, "cycles": {"by_op": {"fusion": 731}}}
+    report |= {"bytes_moved": moved, "cycles_missing": "the compiler states no cycles for gather"}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    with visit(browser, tmp_path) as shown:
+        plan = shown.tab("Plan").inner_text()
+        assert "731" in plan and "No total: the compiler states no cycles for gather." in plan
+        found = shown.tab("Report").inner_text()
+        assert "2 operations a byte" in found and "without cycles" in found and "no cycles for gather" in found
 
 
 def test_layouts_are_those_of_the_planner(browser: Any, planned: pathlib.Path) -> None:

@@ -21,7 +21,9 @@ PV.tabs.push({ key: 'plan', title: 'Plan', show: (panel, data) => {
             Object.keys(byNode).length ? section('Cycles by node', PV.bars({ label: 'Cycles by node', values: byNode, tone: 1 })) : null,
             section('Busy cycles by path and unit', PV.bars({ label: 'Cycles by path', values: cycles.by_path || {}, tone: 2, mark: { value: total, text: `total ${PV.number(total)}` } })),
             bound ? section('Lower bound by resource', PV.bars({ label: 'Lower bounds', values: bound.by_resource || {}, tone: 3, mark: { value: total, text: `planned ${PV.number(total)}, ${PV.number(bound.ratio)} × the bound` } })) : null));
-    } else panel.append(PV.el('div', { class: 'columns two' },
+    } else if (Object.keys(cycles.by_op || {}).length) panel.append(PV.el('div', { class: 'columns two' },
+        section('Cycles by kind of node', PV.note(`No total: ${report.cycles_missing || 'the compiler states none'}.`), PV.bars({ label: 'Cycles by operator', values: cycles.by_op }))));
+    else panel.append(PV.el('div', { class: 'columns two' },
         section('Nodes by operator', PV.note('This compiler states no cycles.'), PV.bars({ label: 'Nodes by operator', values: report.nodes || {} }))));
     if (plan.timeline) panel.append(section('Timeline by unit', PV.timeline(plan.timeline)));
 

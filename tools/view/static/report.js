@@ -5,11 +5,12 @@ PV.tabs.push({ key: 'report', title: 'Report', show: async (panel, data, state) 
     if (!report) { panel.append(PV.note(data.errors.report || 'report.json is not in this directory: compile for a device that plans or schedules', 'error')); return; }
     const section = (title, ...parts) => PV.el('section', {}, PV.el('h2', {}, title), parts);
     const machine = report.machine || {};
-    const moved = report.bytes_moved || {};
+    const moved = Object.fromEntries(Object.entries(report.bytes_moved || {}).map(([path, bytes]) => [path.replaceAll('_', ' '), bytes]));
     panel.append(PV.el('div', { class: 'columns' },
         section('Totals', PV.facts([
             ['Device', `${machine.title || machine.name}${report.emulated ? ' (emulated)' : ''}`],
             ['Operations', PV.number(report.flops)], ['Cycles', PV.number(report.vsm_cycles)],
+            ['No total', report.cycles_missing],
             ['Clock', report.core_freq ? `${PV.number(report.core_freq)} MHz` : null],
             ['Time', report.time_us ? `${PV.number(report.time_us)} µs` : null],
             ['Rate', report.tflops ? `${PV.number(report.tflops)} of ${PV.number(report.peak_tflops)} Tflop/s (${PV.number(report.efficiency * 100)} %)` : null],
@@ -30,6 +31,8 @@ PV.tabs.push({ key: 'report', title: 'Report', show: async (panel, data, state) 
 
 // Bytes between DRAM and the chip; where a compiler tells no paths apart, all bytes that it accesses.
 PV.traffic = (report) => {
+    const { accessed } = report.bytes_moved || {};
+    if (typeof accessed === 'number') return accessed || null; // what stands beside it is a part of it, or never waited for
     const moved = Object.entries(report.bytes_moved || {});
     const dram = moved.filter(([path]) => path.includes('DRAM'));
     return (dram.length ? dram : moved).reduce((sum, [, bytes]) => sum + bytes, 0) || null;
@@ -41,7 +44,7 @@ PV.roofline = (all) => {
     const roofed = points.find((point) => point.peak && point.bandwidth);
     const lines = points.map((point) => PV.note(point.intensity === null ? `${point.label}: operations or bytes are not known`
         : `${point.label}: ${PV.number(point.intensity)} operations a byte${point.rate ? '' : '; its compiler states no time, so that it has no point'}`));
-    if (!roofed) return [...lines, PV.note('There is no roof to draw: the peak rate and the bandwidth of this device are not known.')];
+    if (!roofed) return [...lines, PV.note('There is no roof to draw: the device’s peak rate and the bandwidth of the memories that these bytes are in are not both known.')];
     const [W, H, left, bottom] = [620, 260, 74, 34];
     const ridge = roofed.peak / roofed.bandwidth;
     const known = points.filter((point) => point.intensity);

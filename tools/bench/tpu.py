@@ -12,6 +12,7 @@ import datetime
 import functools
 import importlib.metadata
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -231,10 +232,12 @@ def cycles_text(found: Mapping[str, Any]) -> str:
 
 
 def time_text(found: Mapping[str, Any]) -> str:
-    """Three digits, - where there is no total or the chip's clock is not known."""
+    """Four digits, - where there is no total or the chip's clock is not known."""
     return "-" if found["time_us"] is None else f"{found['time_us'] / 1e3:#.4g} ms"
 
 
 def ratio_text(row: Mapping[str, Any]) -> str:
     """With what is known of a form that has no total, the ratio is a bound."""
-    return "-" if row["ratio"] is None else f"{'at most ' * row['jax']['at_least']}{row['ratio']:.3f}"
+    if row["ratio"] is None:
+        return "-"
+    return f"at most {math.ceil(row['ratio'] * 1000) / 1000:.3f}" if row["jax"]["at_least"] else f"{row['ratio']:.3f}"

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from .attention_steps import heads_of, joining, keys_of
+from .attention_steps import Heads, heads_of, joining, keys_of
 from .contrib import contrib
 from .dims import same_dim
 from .masked_steps import MaskedSteps, masked_steps
@@ -62,6 +62,8 @@ def attention(node: ir.Node, rw: Rewriter) -> bool:
     heads, size, out_size = query[1], query[3], values[3]
     if not isinstance(heads, int) or not isinstance(size, int) or not isinstance(out_size, int):
         return rw.reject("attention", "the number of heads, or their size, is not known")
+    if size != out_size and None in _heads(steps, rw):
+        return rw.reject("attention", "keys and values of heads of two sizes are not both set apart by a Reshape")
     _replace(steps, dims, (heads, size, out_size), transpose, rw)
     return True
 
@@ -115,19 +117,24 @@ def _joined(query: ir.Value, width: int, at: ir.Node, rw: Rewriter) -> ir.Value:
 
 
 def _keys_and_values(steps: MaskedSteps, at: ir.Node, rw: Rewriter) -> list[ir.Value]:
-    """Both of three dims where they are only set apart, else both as [batch, heads, length, size]."""
-    transpose = rw.producer(steps.keys, "Transpose")
-    perm = rw.view(transpose).attr("perm") if transpose is not None else None
-    keys = heads_of(steps.keys, rw, transposed=True)
-    if transpose is not None and transpose.inputs[0] is not None and perm == (0, 1, 3, 2):
-        keys = heads_of(transpose.inputs[0], rw)
-    values = heads_of(steps.values, rw)
+    """Both of three dims where they are only set apart, else both as [batch, heads, length, size], of one size."""
+    keys, values = _heads(steps, rw)
     if keys is not None and values is not None:
         return [keys.joined(at, rw), values.joined(at, rw)]
     apart = keys_of(steps.keys, at, rw)
     if apart is None:
         apart = rw.op("Transpose", steps.keys, at=at, perm=[0, 1, 3, 2]).outputs[0]
     return [apart, steps.values]
+
+
+def _heads(steps: MaskedSteps, rw: Rewriter) -> tuple[Heads | None, Heads | None]:
+    """How the heads of the keys, and of the values, are set apart."""
+    transpose = rw.producer(steps.keys, "Transpose")
+    perm = rw.view(transpose).attr("perm") if transpose is not None else None
+    keys = heads_of(steps.keys, rw, transposed=True)
+    if transpose is not None and transpose.inputs[0] is not None and perm == (0, 1, 3, 2):
+        keys = heads_of(transpose.inputs[0], rw)
+    return keys, heads_of(steps.values, rw)
 
 
 def _set_apart(joined: ir.Value, heads: int, size: int, transpose: ir.Node, rw: Rewriter) -> None:

@@ -159,6 +159,23 @@ def test_queries_of_one_batch_with_keys_of_another_stay() -> None:
     assert "MultiHeadAttention" not in ops(compiled)
 
 
+def test_values_of_another_size_than_the_keys_stay_where_both_are_parts_of_one_tensor() -> None:
+    """The kernel takes keys and values that stand apart by heads only in one size; LeViT's are Split."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> agraph (float[B,S,20] x) => (float[B,S,12] y)
+    <int64[4] apart = {0, 0, 2, 10}, int64[3] sizes = {2, 2, 6}, int64[3] joined = {0, 0, 12}> {
+      a = Reshape(x, apart) r = Transpose<perm=[0,2,1,3]>(a) q, k, v = Split<axis=3>(r, sizes)
+      kt = Transpose<perm=[0,1,3,2]>(k) m = MatMul(q, kt) p = Softmax<axis=-1>(m) o = MatMul(p, v)
+      t = Transpose<perm=[0,2,1,3]>(o) y = Reshape(t, joined) }"""
+    for sizes, width, fused in (("{2, 2, 6}", 12, 0), ("{3, 3, 4}", 8, 0), ("{4, 4, 4}", 8, 1)):
+        changed = text.replace("{2, 2, 6}", sizes).replace("{0, 0, 12}", f"{{0, 0, {width}}}")
+        changed = changed.replace("B,S,12] y", f"B,S,{width}] y")
+        if fused:
+            changed = changed.replace("{0, 0, 2, 10}", "{0, 0, 2, 12}").replace("S,20]", "S,24]")
+        compiled = optimize(model(changed), target="ort")
+        assert ops(compiled).count("MultiHeadAttention") == fused
+        assert_same_numbers(model(changed), compiled)
+
+
 NUMBERS = ", ".join(f"{(i * 7 % 13 - 6) / 9:.3f}" for i in range(64))
 LAYERS = f"""<ir_version: 8, opset_import: ["" : 17]> agraph (float[B,S,8] x, float[B,1,S,S] mask) => (float[B,S,8] y)
   <float[8,8] wq = {{{NUMBERS}}}, float[8,8] wk = {{{NUMBERS.replace("0.", "3.")}}},

@@ -80,7 +80,8 @@ def compile(
         optimizer state are whole on each device, or split as `shard` says.
     shard: rules "linear*.weight=model,None" (a pattern of weights' names and an axis, or None, for each dimension), or
         "auto" for the large weights.
-    device_options: the options that `pfvm.load` takes for this device, {"threads": 1} say.
+    device_options: the options that `pfvm.load` takes for this device: {"threads": 1}, {"bf16": True}, and for
+        xla:tpu@TOPOLOGY {"effort": "fast"}.
 
     Raises CaptureError (names the source line), OptionError, MissingExtraError, NoDeviceError, DeviceMemoryError.
     """

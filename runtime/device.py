@@ -155,7 +155,7 @@ def parse_device(text: str | Device) -> Device:
     name, at, topology = text.partition("@")
     device = _BY_NAME.get(name)
     if device is None:
-        near, known = did_you_mean(text, _BY_NAME), ", ".join([*_BY_NAME, "xla:tpu@TOPOLOGY"])
+        near, known = did_you_mean(text.replace("gpu", "cuda"), _BY_NAME), ", ".join([*_BY_NAME, "xla:tpu@TOPOLOGY"])
         raise OptionError(f"unknown device {text!r}{near}; known devices: {known}")
     if not at:
         return device

@@ -43,7 +43,9 @@ def reduce(model: ir.Model, form: Form) -> ir.Model:
     tool fails or makes a model that does not run.
     """
     if any(value.is_initializer() for value in model.graph.inputs):
-        raise OptionError(f"{form}: the model's weights are state that a call may replace; freeze them first")
+        raise OptionError(
+            f"{form}: the model's weights are state that a call may replace; freeze them first (pfvm export --freeze)"
+        )
     if weight_bytes(model) > PROTOBUF_LIMIT:
         raise OptionError(f"{form}: ONNX Runtime's tool does not take models of more than 2 GiB")
     complete = model.clone()

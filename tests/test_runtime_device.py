@@ -179,6 +179,9 @@ def test_the_nearest_device_is_suggested() -> None:
     for wrong in ("cpu", "PFVM:CPU", "pfvm:cpuu"):
         with pytest.raises(OptionError, match=rf"unknown device '{wrong}'; did you mean 'pfvm:cpu'\?; known"):
             parse_device(wrong)
+    for wrong, right in (("gpu", "pfvm:cuda"), ("xla:gpu", "xla:cuda")):
+        with pytest.raises(OptionError, match=rf"unknown device '{wrong}'; did you mean '{right}'\?"):
+            parse_device(wrong)
     with pytest.raises(OptionError, match=r"a device is a string such as 'pfvm:cpu' .*, not None"):
         parse_device(None)  # type: ignore[arg-type]
 

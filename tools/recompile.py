@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         result = verdict(path)
         kind = result if result == "same" else "refused" if result.startswith("refused") else "not stable"
         counts[kind] += 1
-        if kind == "not stable":
+        if kind == "not stable" or not path.exists():
             print(f"{path}: {result}")
     print(", ".join(f"{count} {kind}" for kind, count in counts.items()))
     return 1 if counts["not stable"] else 0

@@ -48,6 +48,17 @@ def test_export_without_torch(pfvm: Pfvm, tmp_path: Path, monkeypatch: pytest.Mo
         assert "pip install 'pfvm[torch]'" in one_line(pfvm("export", f"{tmp_path}/net.py:fn", "-o", "x.onnx"))
 
 
+def test_check_of_a_function_without_torch(pfvm: Pfvm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in ("torch_case", "torch_state"):
+        monkeypatch.delitem(sys.modules, f"pfvm.runtime.{name}", raising=False)
+    for text in ("import torch\n", "fn, sample = abs, 1\n"):
+        (tmp_path / "net.py").write_text(text)
+        assert "pip install 'pfvm[torch]'" in one_line(pfvm("check", f"{tmp_path}/net.py:fn"))
+
+
 def test_export_errors(pfvm: Pfvm, tmp_path: Path) -> None:
     source = tmp_path / "program.py"
     source.write_text("def fn(x):\n    return x\n")

@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 from pfvm.compiler import progress
 from pfvm.compiler.importer import read_model
-from pfvm.errors import InputError, OptionError, PfvmError, describe_node
+from pfvm.errors import InputError, MissingExtraError, OptionError, PfvmError, describe_node
 from pfvm.runtime.compare import Difference, Tolerance, difference
 from pfvm.runtime.device import load_executable, parse_device
 from pfvm.runtime.executable import Executable, specs_of
@@ -106,12 +106,20 @@ def check(a: Any, b: Any, settings: Settings | None = None) -> Report:
 
 
 def check_function(target: str, sample: str, settings: Settings) -> Report:
-    """A PyTorch function, called eagerly, against its graph on `device_b`. Raises OptionError, CaptureError."""
-    from pfvm.runtime.torch_case import torch_case
+    """A PyTorch function, called eagerly, against its graph on `device_b`.
 
+    Raises OptionError, CaptureError, MissingExtraError.
+    """
     from .export import load_function
 
-    case = torch_case(*load_function(target, sample))
+    function, example = load_function(target, sample)
+    try:
+        from pfvm.runtime.torch_case import torch_case
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtraError("pfvm check of a function", "torch") from error
+    case = torch_case(function, example)
     device, tolerance = settings.device_b, settings.tolerance
     run = _load(case.model, device, settings)
     report = Report(tolerance, "torch", _engine(run, device), cases=["the sample"])

@@ -21,7 +21,7 @@ def check_tensors(proto: onnx.ModelProto, folder: pathlib.Path, weights: Mapping
     """
     for index, tensor in enumerate(_initializers(proto.graph)):
         _check(tensor, f"initializer {tensor.name!r}", folder, weights.get(index))
-    for node in _nodes(proto):
+    for node in nodes(proto):
         for attribute in node.attribute:
             for tensor in [attribute.t] if attribute.HasField("t") else attribute.tensors:
                 what = f"node {node.name or '?'!r} ({node.op_type}): attribute {attribute.name!r}"
@@ -50,7 +50,8 @@ def _initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
         yield from each.initializer
 
 
-def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+def nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a model, of its functions, and of every body in either."""
     for graph in graphs(proto.graph):
         yield from graph.node
     for function in proto.functions:

@@ -1,7 +1,7 @@
 """Any ONNX file → normal form: one validated onnx_ir model that every pass and backend can rely on.
 
 Normal form: Constant nodes of graphs are initializers; initializers that IR version 3 lists as inputs are plain ones;
-sparse initializers are dense; nodes stand in topological order; every body computes its own outputs; every name is
+sparse tensors are dense; nodes stand in topological order; every body computes its own outputs; every name is
 defined; only inputs have declared shapes (the rest are inferred). Export undoes what the file's IR version asks for.
 """
 
@@ -114,6 +114,8 @@ def _prepare_proto(proto: onnx.ModelProto, folder: pathlib.Path, weights: wire.W
         del graph.sparse_initializer[:]
         for node in graph.node:
             _set_attribute_types(node)
+    for node in external.nodes(proto):
+        _fill(node)
 
 
 _ATTRIBUTE_FIELDS = ("f", "i", "s", "t", "g", "floats", "ints", "strings", "tensors", "graphs")
@@ -128,6 +130,13 @@ def _set_attribute_types(node: onnx.NodeProto) -> None:
             if kind is not None:
                 names = {"f": "FLOAT", "i": "INT", "s": "STRING", "t": "TENSOR", "g": "GRAPH"}
                 attribute.type = onnx.AttributeProto.AttributeType.Value(names.get(kind, kind.upper()))
+
+
+def _fill(node: onnx.NodeProto) -> None:
+    """A Constant of a sparse tensor becomes one of the dense tensor."""
+    for attribute in node.attribute:
+        if node.op_type == "Constant" and attribute.name == "sparse_value" and attribute.HasField("sparse_tensor"):
+            attribute.CopyFrom(onnx.helper.make_attribute("value", _dense(attribute.sparse_tensor)))
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from pfvm.compiler.exporter import to_proto
 from pfvm.compiler.importer import read_model
 from pfvm.errors import InvalidModelError, UnsupportedOpError
+from pfvm.runtime.ort import evaluate
 from support import assert_same_numbers, model, ops, run_passes
 
 
@@ -132,6 +133,22 @@ def test_a_sparse_initializer_becomes_dense() -> None:
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2, 3]))
     (initializer,) = to_proto(read_model(proto)).graph.initializer
     assert numpy_helper.to_array(initializer).tolist() == [[0, 5, 0], [0, 0, 7]]
+
+
+def test_a_sparse_constant_becomes_dense_in_a_function_too() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+      agraph (float[2,3] x) => (float[2,3] y) { s = Constant() z = Add(x, s) y = my.F(z) }
+      <domain: "my", opset_import: ["" : 18]> F (a) => (b) { s = Constant() b = Mul(a, s) }"""
+    proto = model(text)
+    values = numpy_helper.from_array(np.array([5, 7], np.float32), "s")
+    indices = numpy_helper.from_array(np.array([[0, 1], [1, 2]], np.int64), "s_indices")
+    sparse = helper.make_attribute("sparse_value", helper.make_sparse_tensor(values, indices, [2, 3]))
+    for nodes in (proto.graph.node, proto.functions[0].node):
+        nodes[0].attribute.append(sparse)
+    x = np.ones((2, 3), np.float32)
+    expected = [[0, 30, 0], [0, 0, 56]]
+    assert evaluate(read_model(proto), {"x": x})["y"].tolist() == expected
+    assert evaluate(read_model(run_passes(proto)), {"x": x})["y"].tolist() == expected
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import onnx_shape_inference as osi
 from onnx_shape_inference import _functions  # function calls have no public entry; the version is pinned to 0.4
 from pfvm.passes import schema
 from pfvm.passes.effects import bodies, graphs_in, nodes_in, roots
+from pfvm.passes.view import is_parameterized
 
 from . import onnx_shapes
 from .importer import DECLARED_SHAPE
@@ -149,7 +150,7 @@ class ShapeInference:
                 inference_cache=self._function_cache,
                 op_function_cache=self._schema_function_cache,
             )
-        elif any(attr.is_ref() for attr in node.attributes.values()):
+        elif is_parameterized(node):
             if context.resolved_attrs:
                 with _functions._resolve_ref_attrs(node, context.resolved_attrs):
                     infer(context, node)
@@ -187,7 +188,7 @@ def _bind_body_inputs(context: osi.ShapeInferenceContext, node: ir.Node) -> None
                 declared = formal.meta.get(DECLARED_SHAPE)
                 formal.shape = declared if declared is not None and declared == [1] else ir.Shape([])
         return
-    if context.get_opset_version("") < 9:  # Scan-8 has a batch axis
+    if context.get_opset_version("") < 9 or is_parameterized(node):  # Scan-8 has a batch axis
         for formal in body.inputs:
             formal.shape = None
         return

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from .dims import static_shape
 from .dtypes import ALL_FLOATS
 from .rewriter import Rewriter
+from .view import is_parameterized
 
 _UNIT = 128
 """Rows and columns of a TPU's matrix unit, and channels that it multiplies at a time (facts of v2 to v5p)."""
@@ -54,7 +55,9 @@ class Convolution(NamedTuple):
 
 def convolution(node: ir.Node | None, rw: Rewriter) -> Convolution | None:
     """The node as a Convolution, None where it is none."""
-    if node is None or node.op_type != "Conv" or not rw.is_standard(node) or (rw.opset(node) or 0) < 13:
+    if node is None or node.op_type != "Conv" or not rw.is_standard(node) or is_parameterized(node):
+        return None
+    if (rw.opset(node) or 0) < 13:
         return None
     view, source, weight = rw.view(node), node.inputs[0], node.inputs[1]
     out, shape = static_shape(node.outputs[0]), static_shape(weight) if weight is not None else None

@@ -12,6 +12,7 @@ from .dims import static_shape
 from .fuse_relu_gradient import NAME as RELU_GRADIENT
 from .matching import only_reader
 from .rewriter import SEALED_DOMAIN, Rewriter
+from .view import is_parameterized
 
 SWAP = (1, 0, 2, 3)
 """Images and channels exchanged: how the gradient of a weight is a convolution."""
@@ -44,7 +45,7 @@ def gradients(conv: Convolution, gradient: ir.Value, rw: Rewriter) -> Gradients 
         return None
     source = weight = swapped = bias = None
     for reader, index in gradient.uses():
-        if reader.graph is not conv.node.graph or not rw.is_standard(reader):
+        if reader.graph is not conv.node.graph or not rw.is_standard(reader) or is_parameterized(reader):
             return None
         if reader.op_type == "ConvTranspose" and source is None and index == 0 and _is_of_source(reader, conv, rw):
             source = reader
@@ -78,6 +79,8 @@ def _of_weight(turned: ir.Node, conv: Convolution, rw: Rewriter) -> tuple[ir.Nod
     images = rw.producer(product.inputs[0], "Transpose")
     last = _reader(product, "Transpose", rw)
     if images is None or last is None or not _swaps(images, rw) or not _swaps(last, rw):
+        return None
+    if is_parameterized(product):
         return None
     view = rw.view(product)
     sizes = {*(view.attr("strides") or (1,)), *(view.attr("dilations") or (1,)), view.attr("group")}

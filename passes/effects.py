@@ -210,7 +210,7 @@ def _dropout_trains(node: ir.Node, opset: int) -> bool:
             return False
         known = constant_tensor(node.inputs[2])
         return known is None or bool(known.numpy())
-    return opset < 7 and node.attributes.get_int("is_test", 0) == 0
+    return opset < 7 and _may_train(node)
 
 
 def _batch_norm_trains(node: ir.Node, opset: int) -> bool:
@@ -220,4 +220,10 @@ def _batch_norm_trains(node: ir.Node, opset: int) -> bool:
         return attr is not None and (attr.is_ref() or attr.as_int() != 0)
     if opset >= 7:
         return sum(bool(out.name) and (bool(out.uses()) or out.is_graph_output()) for out in node.outputs) > 1
-    return node.attributes.get_int("is_test", 0) == 0
+    return _may_train(node)
+
+
+def _may_train(node: ir.Node) -> bool:
+    """Whether `is_test` is 0, as by default, or a parameter of the function."""
+    attr = node.attributes.get("is_test")
+    return attr is None or attr.is_ref() or attr.as_int() == 0

@@ -16,7 +16,7 @@ from .constant_subgraph import RULE, Evaluate, evaluate_constants
 from .dims import Dims, same_dim, static_shape
 from .effects import Effect, bodies
 from .rewriter import Rewriter
-from .view import constant, constant_tensor
+from .view import constant, constant_tensor, is_parameterized
 
 # Larger intermediate results are not computed, whatever becomes of them.
 _LARGEST_RESULT = 2**28
@@ -109,7 +109,7 @@ def _reshape_target(dims: Dims, source: ir.Value | None, node: ir.Node) -> np.nd
 
     One that stands there stays: with a dim of 0 it fails as before.
     """
-    if source is None or source.shape is None or node.attributes.get_int("allowzero"):
+    if source is None or source.shape is None or is_parameterized(node) or node.attributes.get_int("allowzero"):
         return None
     if sum(not isinstance(dim, int) for dim in dims) == 1 and all(dim != 0 and dim != -1 for dim in dims):
         (symbolic,) = (i for i, dim in enumerate(dims) if not isinstance(dim, int))
@@ -153,7 +153,7 @@ def _obstacle(rw: Rewriter, node: ir.Node) -> str:
         return "it draws numbers, is in training mode, or nobody described it"
     if not rw.is_standard(node) or bodies(node):
         return "it is a function or operator of another domain, or has a body"
-    if any(attr.is_ref() for attr in node.attributes.values()):
+    if is_parameterized(node):
         return "an attribute is a parameter of the function"
     values = [v for v in node.inputs if v is not None] + [out for out in node.outputs if out.name]
     if any(not isinstance(v.type, ir.TensorType) or v.dtype == ir.DataType.STRING for v in values):

@@ -13,7 +13,7 @@ from .matching import along, either_way, far_from_overflow, statistics_as_affine
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, rule, rules_in
 from .tensor_bytes import SHARED_BYTES
-from .view import constant, constant_tensor
+from .view import constant, constant_tensor, is_parameterized
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
@@ -87,7 +87,7 @@ def _convolution(value: ir.Value | None, reader: ir.Node, rw: Rewriter, rule: st
         why = "not float or double"
     elif value.is_graph_output() or len(value.uses()) != 1 or node.graph is not reader.graph:
         why = "the convolution is needed elsewhere, or in another graph"
-    elif (rw.opset(node) or 0) < 7 or any(attr.is_ref() for attr in node.attributes.values()):
+    elif (rw.opset(node) or 0) < 7 or is_parameterized(node):
         why = "before opset 7, or an attribute is a parameter of the function"
     elif not weights or any(tensor is None for tensor in weights):
         why = "the weights are not constant"

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from . import schema
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
-from .view import RUNTIME
+from .view import RUNTIME, is_parameterized
 
 _ODD = ("ceil_mode", "storage_order")
 """Attributes of pools that must not be set."""
@@ -45,7 +45,9 @@ def padded_convolution(node: ir.Node, rw: Rewriter) -> bool:
 def padded_average(node: ir.Node, rw: Rewriter) -> bool:
     """AveragePool(Pad(x)) → AveragePool(x, pads), which counts what is padded."""
     view = rw.view(node)
-    if view.opset < 7 or (view.attr("pads") and view.attr("count_include_pad") != 1 and any(view.attr("pads"))):
+    if view.opset < 7 or is_parameterized(node):
+        return False
+    if view.attr("count_include_pad") != 1 and any(view.attr("pads") or ()):
         return False
     return _take(node, rw, "padded_average", 0.0, {"count_include_pad": 1})
 
@@ -54,7 +56,9 @@ def padded_average(node: ir.Node, rw: Rewriter) -> bool:
 def padded_maximum(node: ir.Node, rw: Rewriter) -> bool:
     """MaxPool(Pad(x, −∞)) → MaxPool(x, pads)."""
     view = rw.view(node)
-    if view.used_outputs() != [0] or (view.opset >= 10 and set(view.attr("dilations") or (1,)) != {1}):
+    if view.used_outputs() != [0] or is_parameterized(node):
+        return False
+    if view.opset >= 10 and set(view.attr("dilations") or (1,)) != {1}:
         return False
     return _take(node, rw, "padded_maximum", -math.inf, {})
 

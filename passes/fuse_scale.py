@@ -14,7 +14,7 @@ from .matching import along, either_way, far_from_overflow, only_reader, statist
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, rule, rules_in
 from .tensor_bytes import SHARED_BYTES
-from .view import constant, constant_tensor
+from .view import constant, constant_tensor, is_parameterized
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,13 +179,13 @@ def _foldable(weight: ir.Value | None, result: ir.Value, rw: Rewriter, name: str
     if tensor.nbytes > SHARED_BYTES and len(weight.uses()) > 1:
         return rw.reject(name, "the weights are needed elsewhere")
     node = result.producer()
-    return result.dtype == tensor.dtype and node is not None and not any(a.is_ref() for a in node.attributes.values())
+    return result.dtype == tensor.dtype and node is not None and not is_parameterized(node)
 
 
 def _depth(node: ir.Node, tensor: ir.TensorProtocol, rw: Rewriter) -> int | None:
     """How many channels of its operand the weights take."""
     shape = tensor.shape.numpy()
-    if any(attr.is_ref() for attr in node.attributes.values()):
+    if is_parameterized(node):
         return None
     if node.op_type == "Conv":
         return shape[1] * rw.view(node).attr("group")

@@ -74,8 +74,8 @@ def _spelled_out(node: ir.Node, opset: int, found: dict[str, Key]) -> dict[str, 
     kind, axis = found.get("axis", (ir.AttributeType.INT, _default(node, "axis", opset)))
     if isinstance(axis, int):
         kept["axis"] = kind, axis % rank if rank else axis
-    if "axes" in kept:
-        kind, axes = kept["axes"]
+    kind, axes = kept.get("axes", (ir.AttributeType.INTS, ()))
+    if axes and all(isinstance(axis, int) for axis in axes):
         kept["axes"] = kind, tuple(axis % rank if rank else axis for axis in axes)
     return kept
 

@@ -13,7 +13,7 @@ from .dims import rank_of
 from .effects import Effect
 from .rewriter import Rewriter
 from .tensor_bytes import SHARED_BYTES
-from .view import constant_tensor
+from .view import constant_tensor, is_parameterized
 
 Perm = tuple[int, ...]
 
@@ -72,7 +72,7 @@ def turn_of(node: ir.Node, rw: Rewriter) -> Turn | None:
     if opset < 7 or not rw.is_standard(node) or not node.inputs or node.inputs[0] is None:
         return None
     maker = _MAKERS.get(node.op_type)
-    if maker is None or rw.effect(node) is not Effect.PURE or any(attr.is_ref() for attr in node.attributes.values()):
+    if maker is None or rw.effect(node) is not Effect.PURE or is_parameterized(node):
         return None
     return maker(node, rw, opset)
 

@@ -7,7 +7,7 @@ import dataclasses
 import onnx_ir as ir
 
 from .rewriter import Rewriter
-from .view import constant
+from .view import constant, is_parameterized
 
 STEPS = "pfvm.steps"
 """Key in the `metadata_props` of the loop that runs the training steps of one call, and of the nodes in its body that
@@ -59,7 +59,7 @@ def loop_form(node: ir.Node, rw: Rewriter) -> LoopForm | None:
     if node.op_type not in ("Loop", "Scan") or not rw.is_standard(node):
         return None
     attr = node.attributes.get("body")
-    if attr is None or attr.is_ref():
+    if attr is None or is_parameterized(node):
         return None
     if node.op_type == "Loop":
         form = LoopForm(node, attr.as_graph(), len(node.inputs) - 2, 2, 1)

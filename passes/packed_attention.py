@@ -9,7 +9,7 @@ from .contrib import DOMAIN, contrib
 from .matching import either_way, only_reader
 from .rewriter import Rewriter
 from .tensor_bytes import SHARED_BYTES
-from .view import constant_tensor
+from .view import constant_tensor, is_parameterized
 
 _PAGE = 4096
 _OPERANDS = 6
@@ -26,7 +26,7 @@ def pack(node: ir.Node, rw: Rewriter, rule: str) -> bool:
     mask = operands[5] if len(operands) == _OPERANDS else None
     if node.domain != DOMAIN or mask is None or operands[3] is not None or operands[4] is not None:
         return False
-    if len(node.outputs) != 1 or any(attr.is_ref() for attr in node.attributes.values()):
+    if len(node.outputs) != 1 or is_parameterized(node):
         return False
     layers = [_linear(value, node, rw) for value in operands[:3]]
     known = [layer for layer in layers if layer is not None]

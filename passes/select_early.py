@@ -16,7 +16,7 @@ from .layout_agnostic import BROADCASTING, UNARY
 from .matching import only_reader
 from .rewriter import Rewriter
 from .rules import apply_rules, rule, rules_in
-from .view import constant
+from .view import constant, is_parameterized
 
 _ROWWISE = frozenset({*UNARY.split(), *BROADCASTING.split()} - {"Dropout"})
 _CONTRIB = frozenset({"Gelu", "FastGelu", "QuickGelu", "BiasGelu"})
@@ -135,7 +135,7 @@ def _operand_axes(step: ir.Node, axis: int, rw: Rewriter) -> list[int | None] | 
         or rw.view(step).used_outputs() != [0]
     ):
         return None
-    if any(attr.is_ref() for attr in step.attributes.values()):
+    if is_parameterized(step):
         return None
     out = step.outputs[0]
     if out.shape is None or any(value is not None and value.shape is None for value in step.inputs):

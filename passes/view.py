@@ -46,6 +46,11 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     return _constant_node_tensor(producer)
 
 
+def is_parameterized(node: ir.Node) -> bool:
+    """Whether an attribute of the node is one of the enclosing function, which each call gives."""
+    return any(attr.is_ref() for attr in node.attributes.values())
+
+
 def renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     """The same content under another name; the tensor itself may be shared with other models."""
     if tensor.name == name:

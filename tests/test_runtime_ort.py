@@ -355,3 +355,25 @@ def test_batch_normalization_of_training_leaves_its_inputs_as_they_are(optimize:
         for name, value in executable(feeds).items():
             np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
         assert all((feeds[name] == value).all() for name, value in before.items())
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+def test_batch_normalization_of_training_of_unknown_rank_leaves_a_body_as_it_is(optimize: bool) -> None:
+    """Each iteration would else start from the statistics of the last one."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[3,2] rows, float[4,2,3] z, int64[k] shape) => (float[2] last, float[3,2] all)
+        <float[2] s = {1,2}, float[2] m = {3,4}, float[2] zero = {0,0}> {
+        x = Reshape (z, shape)
+        last, all = Scan <num_scan_inputs = 1, body = b (float[2] sum, float[2] row) => (float[2] next, float[2] out) {
+            v = Constant <value = float[2] {4, 4}> ()
+            y, mean, variance = BatchNormalization <training_mode = 1> (x, s, s, m, v)
+            both = Add (mean, variance)  next = Add (sum, both)  out = Add (row, both) }> (zero, rows) }"""
+    proto = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    feeds = {"rows": random.random((3, 2), np.float32), "z": random.random((4, 2, 3), np.float32)}
+    feeds["shape"] = np.array([4, 2, 3], np.int64)
+    expected = dict(zip(("last", "all"), ReferenceEvaluator(proto).run(None, feeds)))
+    executable = OrtExecutable(ir.from_proto(proto), optimize=optimize, expand=optimize)
+    for _ in range(2):
+        for name, value in executable(feeds).items():
+            np.testing.assert_allclose(value, expected[name], rtol=1e-5)

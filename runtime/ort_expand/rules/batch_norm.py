@@ -14,12 +14,14 @@ def _training(node: Node, b: Builder) -> list[str] | None:
     running' = running · momentum + batch · (1 − momentum), with the variance of the population.
     """
     rank, dtype = node.rank(0), node.dtype(0)
-    if not node.attr(TRAINING_MODE, 0) or rank is None or {node.dtype(i) for i in range(5)} != {dtype}:
+    if not node.attr(TRAINING_MODE, 0) or dtype is None or {node.dtype(i) for i in range(5)} != {dtype}:
         return None
     x, scale, bias, *running = node.inputs
-    axes = [axis for axis in range(rank) if axis != 1]
-    mean = b.reduce("ReduceMean", x, axes)
-    centred = b.op("Sub", x, mean)
+    # Of unknown rank, it becomes [batch, channels, others].
+    values = x if rank is not None else b.op("Reshape", x, b.ints(0, 0, -1))
+    axes = [axis for axis in range(3 if rank is None else rank) if axis != 1]
+    mean = b.reduce("ReduceMean", values, axes)
+    centred = b.op("Sub", values, mean)
     variance = b.reduce("ReduceMean", b.op("Mul", centred, centred), axes, keepdims=0)
     batch = [b.squeeze(mean, *axes), variance]
     y = b.op("BatchNormalization", x, scale, bias, *batch, epsilon=node.attr("epsilon"))

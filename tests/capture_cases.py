@@ -107,6 +107,11 @@ FUNCTIONS: dict[str, Case] = {
         lambda x, y: (torch.lerp(x, y, 0.3), torch.addcmul(x, x, y, value=2), torch.addcdiv(x, x, y + 9)),
         (X, X + 1),
     ),
+    "renorm_half": (lambda x: torch.renorm(x, 2, 0, 100.0), (X.half(),)),
+    "lerp_of_other_strides": (
+        lambda x, y: (torch.lerp(x[:, :1], y, 0.3), torch.lerp(x.mT, y.mT, y[:1].mT)),
+        (X, X + 1),
+    ),
     # activations
     "activations": (
         lambda x: (

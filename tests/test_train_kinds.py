@@ -117,6 +117,26 @@ def test_embeddings_are_kept_within_a_norm() -> None:
     assert largest_step_error(step, data) < 2e-5
 
 
+@pytest.mark.parametrize(
+    ("layer", "optimizer"),
+    [
+        (lambda: nn.Conv2d(3, 1, 1), torch.optim.AdamW),
+        (lambda: nn.Conv2d(3, 1, 1, bias=False), lambda p: torch.optim.Adam(p, foreach=False)),
+        (lambda: nn.ConvTranspose2d(1, 3, 1), torch.optim.NAdam),
+        (lambda: nn.Conv2d(3, 1, 1), torch.optim.Adamax),
+        (lambda: nn.Conv2d(3, 1, 1), lambda p: torch.optim.RMSprop(p, centered=True)),
+    ],
+    ids=["adamw", "adam", "nadam", "adamax", "rmsprop"],
+)
+def test_weights_of_one_channel(layer: Any, optimizer: Any) -> None:
+    """Their gradients have other strides than they, and averages of both are taken."""
+    torch.manual_seed(0)
+    body = layer()
+    model = Net(body)
+    step = make_step(model, optimizer(model.parameters()))
+    assert largest_step_error(step, batches((4, body.in_channels, 4, 5)), steps=2) < 2e-5
+
+
 @pytest.mark.parametrize("options", [{}, {"multi_avg_fn": get_ema_multi_avg_fn(0.9)}, {"use_buffers": True}])
 def test_averaged_models(options: Any) -> None:
     torch.manual_seed(0)

@@ -10,17 +10,18 @@ from pfvm.compiler.capture.emit import Arg, Emitter, dtype_of, sizes, val
 
 from .registry import rule
 
-aten = torch.ops.aten
+aten, prims = torch.ops.aten, torch.ops.prims
 Node = torch.fx.Node
 
 
-@rule(aten._to_copy.default)
-def to_copy(e: Emitter, node: Node, x: Arg, **_: Any) -> ir.Value:
+@rule(aten._to_copy.default, prims.convert_element_type.default)
+def to_copy(e: Emitter, node: Node, x: Arg, *_: Any, **__: Any) -> ir.Value:
     return e.op("Identity", e.tensor(x)) if dtype_of(x) == val(node).dtype else e.cast(e.tensor(x), val(node).dtype)
 
 
-@rule(aten.clone.default)
-def clone(e: Emitter, node: Node, x: Arg, **_: Any) -> ir.Value:
+@rule(aten.clone.default, prims.copy_strided.default)
+def clone(e: Emitter, node: Node, x: Arg, *_: Any, **__: Any) -> ir.Value:
+    """Strides and memory formats, which torch's own forms of lerp ask for, say nothing of numbers."""
     return e.op("Identity", e.tensor(x))
 
 

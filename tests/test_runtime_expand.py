@@ -229,6 +229,30 @@ def test_one_hot_of_any_type() -> None:
     check(model, i=np.array([0, 3, 1], np.uint8), d=np.array(4), v=np.array([-1.5, 2.5]))
 
 
+@pytest.mark.parametrize(
+    ("inputs", "dtype"), [("float[2,3] x", 9), ("bool[2,3] x", 3), ("uint8[2,3] x", None), ("float[2,3] x", 10)]
+)
+def test_a_diagonal_of_any_type(inputs: str, dtype: int | None) -> None:
+    attributes = "k = 1" if dtype is None else f"k = 1, dtype = {dtype}"
+    found = {9: "bool", 3: "int8", 10: "float16", None: "uint8"}[dtype]
+    model = parse(f"g ({inputs}) => ({found}[2,3] y) {{ y = EyeLike <{attributes}> (x) }}")
+    assert refused(model)
+    (y,) = run(model, x=np.zeros((2, 3), {"f": np.float32, "b": bool, "u": np.uint8}[inputs[0]]))
+    assert (y.dtype, y.tolist()) == (found, [[0, 1, 0], [0, 0, 1]])
+
+
+MADE = "RandomNormal <dtype = 10, shape = [2,3]> ()", "RandomUniformLike <dtype = 16> (x)"
+
+
+@pytest.mark.parametrize("node", [*MADE, "HannWindow <output_datatype = 10> (n)"])
+def test_what_is_made_in_a_type_without_a_kernel(node: str) -> None:
+    dtype, shape = ("bfloat16" if "16> (x)" in node else "float16"), "5" if "Window" in node else "2,3"
+    model = parse(f"g (float[2,3] x, int64 n) => ({dtype}[{shape}] y) {{ y = {node} }}")
+    assert refused(model)
+    (y,) = run(model, x=np.zeros((2, 3), np.float32), n=np.array(5))
+    assert str(y.dtype) == dtype and len(set(y.astype(np.float32).ravel().tolist())) > 2
+
+
 def test_bools_as_bits() -> None:
     x = np.array([True, False])
     assert run(parse("g (bool[2] x) => (uint8[2] y) { y = BitCast <to = 2> (x) }", 26), x=x)[0].tolist() == [1, 0]

@@ -73,10 +73,10 @@ def _spelled_out(node: ir.Node, opset: int, found: dict[str, Key]) -> dict[str, 
     rank = len(shape)
     kind, axis = found.get("axis", (ir.AttributeType.INT, _default(node, "axis", opset)))
     if isinstance(axis, int):
-        kept["axis"] = kind, axis % rank if rank else axis
+        kept["axis"] = kind, axis + rank if axis < 0 else axis  # a Flatten's may be the rank
     kind, axes = kept.get("axes", (ir.AttributeType.INTS, ()))
     if axes and all(isinstance(axis, int) for axis in axes):
-        kept["axes"] = kind, tuple(axis % rank if rank else axis for axis in axes)
+        kept["axes"] = kind, tuple(axis + rank if axis < 0 else axis for axis in axes)
     return kept
 
 

@@ -26,6 +26,15 @@ def test_attributes_inputs_and_outputs_count() -> None:
         assert len(ops(run_passes(text, PASS))) == 3
 
 
+def test_an_axis_behind_the_last_is_not_the_first() -> None:
+    text = "agraph (float[2,3] x) => (float[6,1] y, float[1,6] z) { y = Flatten <axis = 2> (x) z = Flatten <axis = 0> (x) }"
+    compiled = run_passes(text, PASS)
+    assert ops(compiled) == ["Flatten", "Flatten"]
+    assert_same_numbers(model(text), compiled)
+    same = "agraph (float[2,3] x) => (float[2,3] y) { a = Flatten <axis = -1> (x) b = Flatten (x) y = Add(a, b) }"
+    assert ops(run_passes(same, PASS)) == ["Flatten", "Add"]
+
+
 def test_random_nodes_are_never_merged() -> None:
     text = """agraph () => (float[3] y) {
         a = RandomNormal <shape = [3], seed = 1.0> () b = RandomNormal <shape = [3], seed = 1.0> () y = Add(a, b) }"""

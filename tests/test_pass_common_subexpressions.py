@@ -27,7 +27,8 @@ def test_attributes_inputs_and_outputs_count() -> None:
 
 
 def test_an_axis_behind_the_last_is_not_the_first() -> None:
-    text = "agraph (float[2,3] x) => (float[6,1] y, float[1,6] z) { y = Flatten <axis = 2> (x) z = Flatten <axis = 0> (x) }"
+    lines = "y = Flatten <axis = 2> (x) z = Flatten <axis = 0> (x)"
+    text = f"agraph (float[2,3] x) => (float[6,1] y, float[1,6] z) {{ {lines} }}"
     compiled = run_passes(text, PASS)
     assert ops(compiled) == ["Flatten", "Flatten"]
     assert_same_numbers(model(text), compiled)

@@ -91,6 +91,37 @@ def test_distributions(device: str) -> None:
     assert torch.equal(compiled(x)[0], first)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_samples_of_torchs_distributions(device: str) -> None:
+    weights = torch.tensor([[1.0, 0.0, 3.0, 4.0], [0.0, 0.0, 2.0, 0.0]])
+
+    def draw(weights: Any) -> Any:
+        normal = torch.distributions.Normal(weights[:1], 2.0).expand((9000, 4))
+        chosen = torch.distributions.Categorical(weights)
+        return normal.sample(), normal.rsample(), chosen.sample((9000,)), torch.multinomial(weights[0], 3), chosen.probs
+
+    sample, reparametrized, chosen, few, _ = pfvm.compile(draw, weights, device=device)(weights)
+    for drawn in (sample, reparametrized):
+        assert drawn.mean(0).tolist() == pytest.approx([1, 0, 3, 4], abs=0.1)
+        assert drawn.std(0).tolist() == pytest.approx([2] * 4, abs=0.1)
+    shares = torch.stack([(chosen == i).float().mean(0) for i in range(4)], 1)
+    assert torch.allclose(shares, weights / weights.sum(1, keepdim=True), atol=0.03)
+    assert (chosen.dtype, sorted(few.tolist())) == (torch.int64, [0, 2, 3])
+
+
+def test_distributions_in_a_loss_have_their_gradients() -> None:
+    net, x, actions = nn.Linear(3, 4), torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 1])
+
+    def step(x: Any, actions: Any) -> Any:
+        policy = torch.distributions.Categorical(logits=net(x))
+        loss = -policy.log_prob(actions).mean() - 0.1 * policy.entropy().mean()
+        return torch.autograd.grad(loss, list(net.parameters()))
+
+    for own, expected in zip(pfvm.compile(step, (x, actions))(x, actions), step(x, actions), strict=True):
+        assert torch.allclose(own, expected, atol=1e-6)
+    assert torch.distributions.Distribution._validate_args
+
+
 def test_a_failed_call_draws_nothing() -> None:
     drop = nn.Dropout(0.3)
     weight = nn.Parameter(torch.ones(3))

@@ -57,6 +57,8 @@ _PATCHES: tuple[tuple[Any, str, Any], ...] = (
     (batchnorm, "float", lambda value: value.to(torch.float64) if isinstance(value, Tensor) else float(value)),
     (AveragedModel, "update_parameters", _update_parameters),
     (torch.nn.AdaptiveLogSoftmaxWithLoss, "forward", adaptive_log_softmax),
+    # Distributions check neither parameters nor samples unless one asks for it, as under torch.compile.
+    (torch.distributions.Distribution, "_validate_args", False),
     *refused.PATCHES,
     *control_flow.PATCHES,
 )

@@ -147,6 +147,21 @@ def _normal_with(uniform: Uniform, x: Tensor, mean: float = 0.0, std: float = 1.
     return _normal(uniform, x.shape).to(x.dtype) * std + mean
 
 
+def _normal_around(uniform: Uniform, mean: Any, std: Any, sizes: Sequence[Any] | None = None, **kwargs: Any) -> Tensor:
+    """Either may be a tensor, of which the results have the dtype and, of both, the shape."""
+    given = [value for value in (mean, std) if isinstance(value, Tensor)]
+    sizes = torch.broadcast_shapes(*(value.shape for value in given)) if sizes is None else sizes
+    return _normal(uniform, sizes).to(_dtype(kwargs, given[0] if given else None)) * std + mean
+
+
+def _multinomial(uniform: Uniform, weights: Tensor, count: int, replacement: bool = False, **_: Any) -> Tensor:
+    """The first arrivals where each index arrives at its weight's rate; with replacement of `count` races."""
+    rates = weights.unsqueeze(-2).expand(*weights.shape[:-1], count, -1) if replacement else weights
+    waits = -torch.log(1.0 - uniform(rates.shape)).to(weights.dtype) + torch.finfo(torch.float32).tiny
+    speeds = rates / waits
+    return speeds.argmax(-1) if replacement else speeds.topk(count, -1).indices
+
+
 def _exponential(uniform: Uniform, x: Tensor, rate: float = 1.0, **_: Any) -> Tensor:
     return -torch.log(1.0 - uniform(x.shape)).to(x.dtype) / rate
 
@@ -184,6 +199,11 @@ _DRAWS: dict[Any, Callable[..., Any]] = {
     aten.randn_like.default: _randn_like,
     aten.uniform_.default: _uniform_between,
     aten.normal_.default: _normal_with,
+    aten.normal.Tensor_Tensor: _normal_around,
+    aten.normal.Tensor_float: _normal_around,
+    aten.normal.float_Tensor: _normal_around,
+    aten.normal.float_float: _normal_around,
+    aten.multinomial.default: _multinomial,
     aten.exponential_.default: _exponential,
     aten.randint.default: _randint,
     aten.randint.low: _randint_low,

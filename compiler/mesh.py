@@ -66,15 +66,22 @@ def mesh_text(axes: Mapping[str, int]) -> str:
 def parse_shard(texts: str | Sequence[str] | None, axes: Mapping[str, int]) -> tuple[list[Rule], bool]:
     """Rules, in their order, and whether `auto` is among them.
 
-    Of several rules that match a name, the last one counts. Raises OptionError for an unknown axis, or one given twice.
+    Of several rules that match a name, the last one counts. Raises OptionError for an unknown axis, or one given twice,
+    and for an axis of the mesh that nothing can be split over.
     """
-    if texts is None:
-        return [], False
-    given = [texts] if isinstance(texts, str) else list(texts)
+    given = [texts] if isinstance(texts, str) else list(texts or ())
     for text in given:
         if not isinstance(text, str):
             raise OptionError(f"shard: expected texts such as 'linear*.weight=model,None', got {short(text)}")
-    return [_rule(text, axes) for text in given if text != AUTO], AUTO in given
+    rules = [_rule(text, axes) for text in given if text != AUTO]
+    used = {axis for rule in rules for dim in rule.spec for axis in dim}
+    for axis in axes:
+        if axis not in used and axis not in (DATA, MODEL):
+            raise OptionError(
+                f"mesh {mesh_text(axes)}: nothing is split over the axis {axis!r}{did_you_mean(axis, (DATA, MODEL))}; "
+                f"batches are split over {DATA!r}, all else over the axes that a rule of shard names"
+            )
+    return rules, AUTO in given
 
 
 def _rule(text: str, axes: Mapping[str, int]) -> Rule:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -136,7 +137,7 @@ class Options(pydantic.BaseModel):
             raise ValueError("--shard says what is split over a mesh: give --mesh as well")
         for name in ("shape", "precision", "bf16", "effort", "timeout", "mesh", "export"):
             if getattr(self, name) not in (None, (), False) and self.device is None:
-                raise ValueError(f"--{name} is for a device: give --device as well")
+                raise _NoDevice(name, getattr(self, name))
         return self
 
 
@@ -144,13 +145,14 @@ def parse(
     source: Options | Mapping[str, Any] | str | os.PathLike | None = None,
     *,
     placeholders: Mapping[str, str] | None = None,
+    from_python: bool = False,
     **overrides: Any,
 ) -> Options:
     """Options from an option file, a mapping or nothing, with `overrides` on top.
 
     An option file is JSON of the form {"args": ["--flag=value", "--switch"]}; a mapping may hold "args" too.
     `placeholders` replaces `<name>` inside strings: {"codegen_dir": "out"} turns "<codegen_dir>/pfvm.onnx" into
-    "out/pfvm.onnx".
+    "out/pfvm.onnx". `from_python`: messages call options by their Python names, and else by their flags.
     Raises OptionError naming the option, and NotBuiltError for an option of a later version.
     """
     if isinstance(source, Options):
@@ -168,19 +170,38 @@ def parse(
     try:
         return Options.model_validate(values)
     except pydantic.ValidationError as error:
-        raise OptionError("; ".join(_describe(item) for item in error.errors())) from error
+        raise OptionError("; ".join(_describe(item, from_python) for item in error.errors())) from error
 
 
-def _describe(item: Any) -> str:
+def _describe(item: Any, from_python: bool) -> str:
+    def called(field: str) -> str:
+        return field if from_python else "--" + field.replace("_", "-")
+
     field = str(item["loc"][0]) if item["loc"] else ""
-    name = "-p" if field in ("passes", "pass", "p") else "--" + field.replace("_", "-")
+    name = "-p" if field in ("passes", "pass", "p") and not from_python else called(field)
     if item["type"] == "extra_forbidden":
-        known = ["--" + field.replace("_", "-") for field in Options.model_fields]
+        known = [called(field) for field in Options.model_fields]
         return f"there is no option {name}{did_you_mean(name, known)}; options: {', '.join(known)}"
     if item["type"] == "value_error":  # a message of our own
-        message = str(item["ctx"]["error"])
+        message = _in_python(item["ctx"]["error"]) if from_python else str(item["ctx"]["error"])
         return f"{name}: {message}" if field else message
     return f"{name}: {item['msg']}, not {short(item['input'])}"
+
+
+def _in_python(error: Exception) -> str:
+    """A message of our own with the Python names of the flags in it."""
+    message = error.in_python if isinstance(error, _NoDevice) else str(error)
+    return re.sub(r"--([a-z][a-z0-9-]*)", lambda flag: flag[1].replace("-", "_"), message)
+
+
+class _NoDevice(ValueError):
+    """An option of a device, without one."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        super().__init__(f"--{name} is for a device: give --device as well")
+        self.in_python = f"{name} is for a device: give device='xla:cpu', say, among the options as well"
+        if name not in ("shape", "export"):
+            self.in_python += f"; pfvm.compile takes it as device_options={{{name!r}: {short(value)}}}"
 
 
 def _read_file(path: str | os.PathLike) -> dict[str, Any]:

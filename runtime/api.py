@@ -35,7 +35,7 @@ def optimize(model: Model, **options: Any) -> Model:
     """
     if not isinstance(model, (str, os.PathLike, onnx.ModelProto, ir.Model)):
         raise InputError(f"optimize takes a path, a ModelProto or an onnx_ir.Model, got {type(model).__name__}")
-    parsed = parse(options)
+    parsed = parse(options, from_python=True)
     if isinstance(model, (str, os.PathLike)) and parsed.output is None:
         raise OptionError("optimize(path) needs output=PATH for the compiled file")
     compiled = compile_source(model, parsed).model

@@ -164,11 +164,11 @@ def settings_for(
 ) -> option_schema.Options:
     """The compiler's options for the arguments of `compile`. Raises OptionError."""
     if codegen_dir is None:
-        return option_schema.parse(options)
+        return option_schema.parse(options, from_python=True)
     if not isinstance(codegen_dir, (str, os.PathLike)):
         raise OptionError(f"codegen_dir is a folder's path, not {short(codegen_dir)}")
     folder = pathlib.Path(codegen_dir)
-    return option_schema.parse(options, placeholders={"codegen_dir": str(folder)}, artifacts=folder)
+    return option_schema.parse(options, placeholders={"codegen_dir": str(folder)}, from_python=True, artifacts=folder)
 
 
 class CompiledFunction:

@@ -129,7 +129,7 @@ def test_flags_of_an_option_file(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"options": {"nonsense": 1}}, "no option --nonsense"),
+        ({"options": {"nonsense": 1}}, "no option nonsense"),
         ({"options": {"float_dtype": "half"}}, "float_dtype is one of float, mixed, not 'half'"),
         ({"options": {"envs": {"CODEGEN_NONSENSE": "1"}}}, "no variable 'CODEGEN_NONSENSE'"),
         ({"options": {"option_json": "nowhere.json"}}, "nowhere.json: No such file"),

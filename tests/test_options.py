@@ -78,12 +78,15 @@ def test_meshes_and_what_they_split() -> None:
         {"args": ["--device=xla:cpu", "--mesh=data=4,model=2", "--shard=*.weight=model,None", "--shard=auto"]}
     )
     assert (given.mesh, given.shard) == ("data=4,model=2", ("*.weight=model,None", "auto"))
+    assert parse({"device": "xla:cpu", "mesh": "a=2,b=2", "shard": "w=a,b"}).mesh == "a=2,b=2"
     for wrong, message in (
         ({"mesh": "data=2"}, "--mesh is for a device: give --device as well"),
         ({"device": "xla:cpu", "shard": "auto"}, "give --mesh as well"),
         ({"device": "xla:cpu", "mesh": "data=0"}, "'data=0' is no axis and its size"),
         ({"device": "xla:cpu", "mesh": "data=2,data=2"}, "'data' is given twice"),
         ({"device": "xla:cpu", "mesh": "data=2", "shard": "w=modle"}, "has no axis 'modle'"),
+        ({"device": "xla:cpu", "mesh": "dta=2"}, "nothing is split over the axis 'dta'; did you mean 'data'"),
+        ({"device": "xla:cpu", "mesh": "data=2,b=2", "shard": "w=data"}, "nothing is split over the axis 'b'; batches"),
         ({"device": "xla:cpu", "mesh": "a=2,b=2", "shard": "w=a,a"}, "the axis 'a' is given twice"),
         ({"device": "xla:cpu", "mesh": "data=2", "shard": "w"}, "is not of the form NAME=AXES"),
     ):
@@ -105,6 +108,25 @@ def test_devices_to_compile_for() -> None:
     assert parse({"args": ["--device=pfvm:cpu"]}).device == "pfvm:cpu"
     with pytest.raises(OptionError, match="give --device as well"):
         parse({"explain": True})
+
+
+def test_messages_in_the_words_of_the_caller() -> None:
+    for wrong, flags, names in (
+        ({"verfy": True}, "no option --verfy; did you mean '--verify'?", "no option verfy; did you mean 'verify'?"),
+        ({"device": "xla:cpu", "shard": "auto"}, "--shard says what is split", "shard says what is split"),
+        ({"opt_level": 7}, "--opt-level: Input", "opt_level: Input"),
+        (
+            {"effort": "fast"},
+            "--effort is for a device: give --device as well",
+            "pfvm.compile takes it as device_options={'effort': 'fast'}",
+        ),
+    ):
+        with pytest.raises(OptionError) as from_command_line:
+            parse(wrong)
+        with pytest.raises(OptionError) as from_python:
+            parse(wrong, from_python=True)
+        assert flags in str(from_command_line.value)
+        assert names in str(from_python.value) and "--" not in str(from_python.value)
 
 
 def test_option_files_that_are_none(tmp_path: pathlib.Path) -> None:

@@ -201,7 +201,7 @@ def test_the_command(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:
         ({"export": "tflite"}, OptionError, "export"),
         ({"mesh": "data=2"}, OptionError, "--export stablehlo takes no --mesh"),
         ({"bf16": True}, OptionError, "--export stablehlo takes no --bf16"),
-        ({"device": None}, OptionError, "--export is for a device: give --device as well"),
+        ({"device": None}, OptionError, "export is for a device: give device="),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], error: type, message: str, tmp_path: pathlib.Path) -> None:

@@ -17,17 +17,17 @@ ACCUMULATOR = "Float"
 
 
 class Arithmetic:
-    """The machine's arithmetic; with `exact`, none of its rounding: everything in float64."""
+    """The machine's arithmetic; with `exact`, none of its rounding: every float in float64."""
 
     def __init__(self, machine: Machine, exact: bool = False) -> None:
         self.machine = machine
         self.exact = exact
 
     def store(self, x: Array, dtype: str, onnx_dtype: ir.DataType | None) -> Array:
-        """A result as its value keeps it: float64 rounded to the device dtype, int64 in the ONNX type's range."""
+        """A result as its value keeps it: float64 rounded to the device dtype, integers in the ONNX type's range."""
         if x.dtype == np.bool_:
             return x
-        if x.dtype.kind in "iu":
+        if x.dtype.kind in "iu" or (onnx_dtype is not None and onnx_dtype.is_integer()):
             return wrapped(x, onnx_dtype)
         if self.exact or not self.machine.dtypes[dtype].is_float:
             return x
@@ -96,7 +96,7 @@ class CellArithmetic(Arithmetic):
         parts = self._contracted
         if sum(map(len, parts)) != a.shape[-1]:
             return super()._multiply(a, b)
-        total = np.zeros((max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]))
+        total = np.zeros((max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]), np.result_type(a, b))
         for part in parts:
             total += np.matmul(a[..., part], b[:, part])
         return total
@@ -111,7 +111,15 @@ class CellArithmetic(Arithmetic):
 
 
 def wrapped(x: Array, onnx_dtype: ir.DataType | None) -> Array:
-    """Integers as their ONNX type would hold them, as int64."""
+    """Numbers as an integer type of ONNX holds them, as int64, or as uint64 where that is the type."""
+    if onnx_dtype == ir.DataType.UINT64:
+        return x.astype(np.uint64, copy=False) if x.dtype.kind in "iu" else _unsigned(x)
+    whole = x.astype(np.int64, copy=False)
     if onnx_dtype is None or onnx_dtype == ir.DataType.INT64 or not onnx_dtype.is_integer():
-        return x.astype(np.int64, copy=False)
-    return x.astype(onnx_dtype.numpy()).astype(np.int64)
+        return whole
+    return whole.astype(onnx_dtype.numpy()).astype(np.int64)
+
+
+def _unsigned(x: Array) -> Array:
+    """Floats as uint64; negative ones wrap around."""
+    return np.where(x < 0, x.astype(np.int64).astype(np.uint64), x.astype(np.uint64))

@@ -1,4 +1,4 @@
-"""Elementwise operators on float64, int64 and bool arrays: each takes the node's attributes and gives a function."""
+"""Elementwise operators on arrays of float64, int64, uint64 or bool: each takes the attributes and gives a function."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Function = Callable[..., Any]
 Attributes = Callable[[str, Any], Any]  # (name, default) → value
 
 
-def _divide(a: Array, b: Array) -> Any:
+def quotient(a: Array, b: Array) -> Any:
     """Integers truncate towards zero; a zero divisor gives 0 there, as padding must not stop a program."""
     if a.dtype.kind == "f":
         return np.divide(a, b)
     safe = np.where(b == 0, 1, b)
-    quotient = np.abs(a) // np.abs(safe) * np.sign(a) * np.sign(safe)
-    return np.where(b == 0, 0, quotient)
+    result = a // safe + ((a % safe != 0) & ((a < 0) != (safe < 0)))  # the floor, or one more
+    return np.where(b == 0, 0, result)
 
 
 def _modulo(attribute: Attributes) -> Function:
@@ -90,7 +90,10 @@ def _hard_sigmoid(attribute: Attributes) -> Function:
 def _power(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":
         return np.power(a, b.astype(np.float64))
-    return np.power(a.astype(np.float64), b.astype(np.float64)).astype(np.int64)
+    if b.dtype.kind == "f":
+        return np.power(a.astype(np.float64), b).astype(a.dtype)
+    whole = np.power(a, np.where(b < 0, b & 1, b).astype(a.dtype))
+    return np.where((b < 0) & (np.abs(a) != 1), 0, whole)  # of fractions only 1 and -1 are whole
 
 
 def _is_infinite(attribute: Attributes) -> Function:
@@ -110,7 +113,7 @@ _PLAIN: dict[str, Function] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
-    "Div": _divide,
+    "Div": quotient,
     "Neg": np.negative,
     "Abs": np.abs,
     "Sign": np.sign,

@@ -32,7 +32,7 @@ def announce(device: str) -> None:
 class EmulatorExecutable:
     """A model on the emulator. It is planned when loaded; one with open shapes for each set of input shapes it meets.
 
-    exact: no rounding: every number is float64. plan_options: the fields of PlanOptions: machine, scheduler,
+    exact: no rounding: every float is float64. plan_options: the fields of PlanOptions: machine, scheduler,
     float_dtype, sram_budget, … Raises OptionError, UnsupportedOpError for what cannot be planned or computed, and
     EmulatorError for a plan that is wrong.
     """

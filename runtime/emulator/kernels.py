@@ -1,4 +1,5 @@
-"""A node as a function from arrays to arrays: float64 for floats, int64 for integers, bool; no layouts, no addresses.
+"""A node as a function from arrays to arrays: float64 for floats, int64 for integers (uint64 for those
+of that type), bool; no layouts, no addresses.
 
 The reference run and the emulator compute every node here, the emulator on what it loaded from its memories.
 """
@@ -113,7 +114,7 @@ def converted(x: Array, to: ir.DataType) -> Array:
     if to == ir.DataType.BOOL:
         return x != 0
     if to.is_integer():
-        return wrapped(x.astype(np.int64), to)
+        return wrapped(x, to)
     if not to.is_floating_point():
         raise UnsupportedOpError(f"a device has no values of {to.name.lower()}")
     return x.astype(np.float64)

@@ -1,7 +1,7 @@
 """Simulated memories: cells of float64 numbers, with a record of which value owns which addresses.
 
 An element of a dtype with fewer lanes than the widest has the first cell of its lanes, so that a memory holds numbers,
-not bits: that is what lets the emulator run without rounding. Integers are kept as float64, too.
+not bits: that is what lets the emulator run without rounding. An integer is the cell's 64 bits: none is rounded.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class DerivedRegion(Region):
 
     def load(self, reader: str) -> Array:
         padded = np.full(self.layout.padded_shape, POISON)
-        padded[self.layout.valid()] = self._elements(reader)
+        padded[self.layout.valid()] = as_cells(self._elements(reader))
         return padded
 
 
@@ -267,8 +267,13 @@ class DramRegion(Region):
         self._memory.owners.write(dataclasses.replace(self.record), "the call before")
 
 
+def as_cells(x: Array) -> Array:
+    """What the cells hold of numbers: float64, which of an integer are its bits (as int64, or as uint64)."""
+    return x.view(np.float64) if x.dtype.kind in "iu" else np.asarray(x, np.float64)
+
+
 def is_poison(x: Array) -> Array:
-    """Where an array of float64 holds the poison of padding that nobody set."""
+    """Where an array of float64 holds the poison of padding that nobody set; one integer of 2^64 looks like it."""
     return np.asarray(x, order="C").view(np.int64) == _POISON_BITS
 
 

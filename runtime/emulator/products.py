@@ -150,6 +150,9 @@ def _correlated(
 
 
 def _scaled(x: Array, factor: float) -> Array:
+    """Integers by a whole factor stay integers."""
+    if x.dtype.kind in "iu" and factor == int(factor):
+        return x * x.dtype.type(int(factor))
     return x if factor == 1.0 else x * factor
 
 

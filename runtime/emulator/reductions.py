@@ -8,6 +8,7 @@ import numpy as np
 
 from .arithmetic import Arithmetic
 from .calls import Call
+from .elementwise import quotient
 
 Array = np.ndarray
 
@@ -67,7 +68,7 @@ def _term(call: Call, x: Array) -> Array:
 
 def _finished(call: Call, total: Array, count: int) -> Array:
     if call.op in MEANS:
-        return total // count if total.dtype.kind == "i" else total / count
+        return quotient(total, np.array(count, total.dtype)) if total.dtype.kind in "iu" else total / count
     if call.op == "ReduceL2":
         return np.sqrt(total)
     return np.log(total) if call.op == "ReduceLogSum" else total

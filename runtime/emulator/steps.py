@@ -36,7 +36,8 @@ def move_step(call: Call, arithmetic: Arithmetic, source: PlacedValue, out: Plac
     if node.domain == DOMAIN and node.op_type == REFILL:
         return _refill(node, what, arithmetic, source, out)
     room = out.layout.padded_shape
-    converts = source.placement.dtype != out.placement.dtype
+    is_float = out.value.dtype is not None and out.value.dtype.is_floating_point()
+    converts = is_float and source.placement.dtype != out.placement.dtype
 
     def move() -> None:
         padded = fitted(source.padded(what), room)
@@ -47,10 +48,10 @@ def move_step(call: Call, arithmetic: Arithmetic, source: PlacedValue, out: Plac
 
 def _refill(node: ir.Node, what: str, arithmetic: Arithmetic, source: PlacedValue, out: PlacedValue) -> Step:
     number = number_of(node.attributes.get_string("pad", "Zero"), out.placement.dtype, arithmetic.machine)
-    valid, room = out.layout.valid(), out.layout.padded_shape
+    valid = out.layout.valid()
 
     def refill() -> None:
-        padded = np.full(room, number)
+        padded = out.filling(number)
         padded[valid] = source.cropped(source.padded(what), what)
         out.store_padded(padded, what)
 
@@ -160,7 +161,7 @@ def _padded_step(
         results = kernel([None if held is None else _spread(held, outputs[0], what) for held in inputs])
         for held, result in zip(outputs, results):
             rounded = stored(arithmetic, held, np.broadcast_to(result, held.layout.padded_shape))
-            held.store_padded(np.asarray(rounded, np.float64), what)
+            held.store_padded(held.cells(rounded), what)
 
     return compute
 

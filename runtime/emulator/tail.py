@@ -56,9 +56,9 @@ def reference_kernel(call: Call) -> Kernel:
 
 
 def plain(value: object) -> Array:
-    """Any numeric array as float64, int64 or bool."""
+    """Any numeric array as float64, int64, uint64 or bool."""
     array = np.asarray(value)
-    if array.dtype == np.bool_:
+    if array.dtype in (np.bool_, np.uint64):
         return array
     if array.dtype.kind in "iu" or (array.dtype.kind == "V" and _is_extension_integer(array.dtype)):
         return array.astype(np.int64)

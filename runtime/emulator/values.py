@@ -12,7 +12,7 @@ from pfvm.compiler.plan.placement import DRAM, IMMEDIATE, Placement, placement_o
 from pfvm.errors import InvalidModelError
 
 from .errors import AddressError, PaddingError, UnwrittenError
-from .memory import POISON, Dram, LocalMemory, Region, is_poison
+from .memory import POISON, Dram, LocalMemory, Region, as_cells, is_poison
 
 Array = np.ndarray
 
@@ -66,14 +66,14 @@ class PlacedValue:
             raise InvalidModelError(f"{self.name!r} has shape {value.shape} and layout {self.layout}")
 
     def padded(self, reader: str) -> Array:
-        """The whole padded tensor as float64. Raises EmulatorError."""
+        """The whole padded tensor, as cells hold it. Raises EmulatorError."""
         if self.region is None:
             assert self.constant is not None
             return self._filled(self.constant)
         return self.region.load(reader)
 
     def load(self, reader: str) -> Array:
-        """The value's elements: float64, int64 or bool, in one piece of memory. Raises EmulatorError."""
+        """The value's elements: float64, int64, uint64 or bool, in one piece of memory. Raises EmulatorError."""
         if self.constant is not None:
             return self.constant
         return self.typed(self.cropped(self.padded(reader), reader))
@@ -86,10 +86,21 @@ class PlacedValue:
         return valid
 
     def typed(self, x: Array) -> Array:
-        """float64 as the kernels take the value's type."""
+        """Cells as the kernels take the value's type."""
         if self._kind == "b":
             return x != 0
-        return x.astype(np.int64) if self._kind == "i" else x
+        if self.value.dtype == ir.DataType.UINT64:
+            return x.view(np.uint64)
+        return self._numbers(x)
+
+    def cells(self, x: Array) -> Array:
+        """Numbers of the value, as cells hold them."""
+        if self._kind != "i":
+            return np.asarray(x, np.float64)
+        return as_cells(x if x.dtype.kind in "iu" else x.astype(np.int64))
+
+    def _numbers(self, cells: Array) -> Array:
+        return cells.view(np.int64) if self._kind == "i" else cells
 
     def store(self, elements: Array, writer: str) -> None:
         """The elements, with the padding that the plan promises or else poison."""
@@ -113,20 +124,26 @@ class PlacedValue:
             behind = list(self._valid)
             behind[axis] = slice(self.shape[axis], None)
             found = padded[tuple(behind)]
-            if not (found == number).all():
-                wrong = found[found != number].reshape(-1)[0]
-                what = "what nobody set" if is_poison(np.array([wrong])).all() else f"{wrong:g}"
+            wrong = found[self._numbers(found) != number].reshape(-1)[:1]
+            if wrong.size:
+                what = "what nobody set" if is_poison(wrong).all() else f"{self._numbers(wrong)[0]:g}"
                 raise PaddingError(
                     f"{reader} reads the padding behind axis {axis} of {self.name!r}: it needs {number:g} there and "
                     f"finds {what} (pad {self.placement.pad}, {self.shape} in {self.layout.padded_shape})"
                 )
 
     def _filled(self, elements: Array) -> Array:
+        cells = self.cells(elements)
         if not self._is_padded:
-            return np.asarray(elements, np.float64).reshape(self.layout.padded_shape)
-        padded = np.full(self.layout.padded_shape, POISON if self._pad is None else self._pad)
-        padded[self._valid] = elements
+            return cells.reshape(self.layout.padded_shape)
+        padded = self.filling(self._pad)
+        padded[self._valid] = cells
         return padded
+
+    def filling(self, number: float | None) -> Array:
+        """Cells of the padded shape that all hold a number, or poison."""
+        filling = POISON if number is None else self.cells(np.array(number))
+        return np.full(self.layout.padded_shape, filling)
 
     def _poisoned(self, padded: Array) -> Array:
         result = np.full(self.layout.padded_shape, POISON)
@@ -137,7 +154,7 @@ class PlacedValue:
         assert self._pad is not None
         for axis, (size, room) in enumerate(zip(self.shape, self.layout.padded_shape)):
             behind = padded[(slice(None),) * axis + (slice(size, room),)]
-            if not (behind == self._pad).all():
+            if not (self._numbers(behind) == self._pad).all():
                 raise PaddingError(
                     f"{writer} writes {self.name!r}, whose padding the plan calls {self.placement.pad}; "
                     f"behind axis {axis} it is something else"

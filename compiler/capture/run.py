@@ -145,7 +145,8 @@ class Run:
             if fake.is_leaf and fake.grad is not None:
                 raise CaptureError(
                     f"{line_of_function(self._function)}: the gradient of input {name!r} would be lost; return "
-                    "torch.autograd.grad(loss, x) instead of x.grad"
+                    "torch.autograd.grad(loss, x) instead of x.grad, or, where nobody reads it, start from "
+                    "x.detach().requires_grad_()"
                 )
         return [v.detach() if isinstance(v, torch.Tensor) and v.requires_grad else v for v in values]
 

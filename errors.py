@@ -29,6 +29,10 @@ class InputError(PfvmError, ValueError):
     """A call was made with a missing, unknown or ill-typed input. Names the input."""
 
 
+class SizeError(InputError):
+    """An input has a size that a mesh cannot split, or that is above all buckets. Names the input and the size."""
+
+
 class StaleWeightError(InputError):
     """A weight changed after it was compiled in as a constant, or no longer fits. Names the weight."""
 

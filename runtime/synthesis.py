@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import InputError, OptionError, did_you_mean
+from pfvm.errors import InputError, OptionError, SizeError, did_you_mean
 
 from .executable import TensorSpec, specs_of
 from .value_ranges import Range, input_ranges
@@ -84,17 +84,21 @@ def workable(
     """Feeds that the model accepts, and its outputs for them.
 
     Padding, strides and windows need a least size that no signature states, so symbolic dims grow until `run` stops
-    raising InputError. Raises the first InputError when no size does.
+    raising InputError. Raises the first InputError when no size does; a SizeError as it is where all sizes give the
+    same, as then it is about dims that are fixed, and not about what is made up.
     """
     is_open = any(spec.shape is None or not all(isinstance(d, int) for d in spec.shape) for spec in specs_of(model)[0])
     sizes = (_FIRST_SIZES[seed % len(_FIRST_SIZES)], *_LARGER_SIZES) if is_open else (2,)
-    failure: InputError | None = None
+    failures: list[InputError] = []
     for size in sizes:
         try:
             feeds = synthesize(model, seed, shapes, fill, size)
             return feeds, run(feeds)
         except InputError as error:
-            failure = failure or error
+            failures.append(error)
+    failure = failures[0]
+    if isinstance(failure, SizeError) and len(set(map(str, failures))) == 1:
+        raise failure
     raise InputError(f"no made-up data fits the model; give --inputs or --shape ({failure})") from failure
 
 

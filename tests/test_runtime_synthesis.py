@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pfvm
 import pytest
 from pfvm.compiler.importer import read_model
-from pfvm.errors import InputError, OptionError, PfvmError
+from pfvm.errors import InputError, OptionError, PfvmError, SizeError
 from pfvm.runtime.oracle import Oracle
 from pfvm.runtime.synthesis import parse_shapes, synthesize, workable
 
@@ -167,6 +168,20 @@ def test_sizes_grow_until_the_model_accepts_them() -> None:
     never = model("g (float[2] x) => (float[3] y) <int64[1] s = {3}> { y = Reshape (x, s) }")
     with pytest.raises(InputError, match="no made-up data fits the model; give --inputs or --shape"):
         workable(never, Oracle(never))
+
+
+def test_a_size_that_the_caller_fixed_is_not_blamed_on_made_up_data() -> None:
+    pytest.importorskip("jax")
+    rows = model("g (float[n,4] x) => (float[n,4] y) { y = Relu (x) }")
+    spread = pfvm.load(rows, "xla:cpu", mesh="data=4")
+    assert workable(rows, spread)[0]["x"].shape == (8, 4)
+    with pytest.raises(SizeError, match=r"^input 'x' \[6, 4\]: its batch"):
+        workable(rows, spread, shapes={"x": (6, 4)})
+    padded = pfvm.load(rows, "xla:cpu", bucket={"n": [2, 4]})
+    with pytest.raises(SizeError, match=r"^input 'x': dim 0 \('n'\) is 6, more than the largest bucket"):
+        workable(rows, padded, shapes={"x": (6, 4)})
+    with pytest.raises(InputError, match="no made-up data fits the model; give --inputs or --shape"):
+        workable(rows, pfvm.load(rows, "xla:cpu", mesh="data=7"))
 
 
 @pytest.mark.slow

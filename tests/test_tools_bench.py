@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from xml.etree import ElementTree
 
 import onnx
 import pytest
-from pfvm.errors import OptionError, PfvmError
+from pfvm.errors import MissingExtraError, OptionError, PfvmError
 from pfvm.tools.bench import capture, command, figures, machine, turns
 from pfvm.tools.bench.candidates import candidates
 from pfvm.tools.bench.command import Request, bench
@@ -320,3 +321,10 @@ def test_the_time_of_a_capture_is_measured_in_a_process_of_its_own(monkeypatch: 
     (measured,) = bench(Request(["capture"], [], train=True, **QUICK))["capture"]
     assert measured["layers"] == 1 and measured["parameters"] > 7e6 and measured["nodes"] > 100
     assert 0 < measured["cpu_seconds"] < 10 * measured["seconds"]
+
+
+def test_training_without_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else find(name, *rest))
+    with pytest.raises(MissingExtraError, match=r"bench --train needs the 'torch' extra: pip install 'pfvm\[torch\]'"):
+        bench(Request(["mlp"], ["pfvm:cpu"], [], train=True, **QUICK))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import InputError, OptionError
+from pfvm.errors import OptionError, SizeError
 from pfvm.runtime.executable import TensorSpec
 
 from .rows import rows_of_outputs
@@ -26,7 +26,7 @@ class Buckets:
         self._outputs = {symbol: rows_of_outputs(model, symbol) for symbol in self._sizes}
 
     def pad(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
-        """The padded feeds, and the number of rows that were given along each symbol. Raises InputError."""
+        """The padded feeds, and the number of rows that were given along each symbol. Raises SizeError."""
         padded, given = dict(feeds), {}
         for symbol, sizes in self._sizes.items():
             for spec in self._inputs:
@@ -36,7 +36,7 @@ class Buckets:
                 count = given[symbol] = np.shape(feeds[spec.name])[axis]
                 size = next((size for size in sizes if size >= count), None)
                 if size is None:
-                    raise InputError(
+                    raise SizeError(
                         f"input {spec.name!r}: dim {axis} ({symbol!r}) is {count}, more than the largest bucket, "
                         f"{sizes[-1]}"
                     )

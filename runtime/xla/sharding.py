@@ -18,7 +18,7 @@ import onnx_ir as ir
 from pfvm.compiler.loop import STEPS_KEY
 from pfvm.compiler.mesh import DATA, Rule, Spec, auto_spec, checked_spec, mesh_text, parse_shard
 from pfvm.compiler.signature import read_manifest
-from pfvm.errors import InputError, OptionError, did_you_mean
+from pfvm.errors import OptionError, SizeError, did_you_mean
 
 _LISTED = 8
 
@@ -46,12 +46,12 @@ class Sharding:
         return f"mesh {mesh_text(self.axes)}: {'; '.join([*parts, whole])}"
 
     def check(self, value: ir.Value, shape: Sequence[int]) -> None:
-        """Raises InputError where an array of this shape cannot be split as asked."""
+        """Raises SizeError where an array of this shape cannot be split as asked."""
         for dim, (axes, size) in enumerate(zip(self.specs.get(value, ()), shape)):
             parts = math.prod(self.axes[axis] for axis in axes)
             if size % parts:
                 what = "its batch, " if value in self.batch else ""
-                raise InputError(
+                raise SizeError(
                     f"input {value.name!r} {list(shape)}: {what}dimension {dim}, cannot be split over the mesh "
                     f"{mesh_text(self.axes)}: {size} is not a multiple of {'+'.join(axes)}={parts}; pad or drop rows, "
                     f"or leave it whole with --shard '{value.name}=None'"
@@ -61,7 +61,7 @@ class Sharding:
 def sharding_of(model: ir.Model, axes: Mapping[str, int], shard: str | Sequence[str] | None = None) -> Sharding:
     """The sharding of a model on a mesh.
 
-    Raises OptionError for rules that match nothing or do not fit, InputError for a batch of a fixed size that does not
+    Raises OptionError for rules that match nothing or do not fit, SizeError for a batch of a fixed size that does not
     divide.
     """
     rules, auto = parse_shard(shard, axes)

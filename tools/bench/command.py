@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import importlib.util
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import onnx_ir as ir
 from pfvm.compiler.importer import read_model
-from pfvm.errors import OptionError, PfvmError, UnsupportedOpError
+from pfvm.errors import MissingExtraError, OptionError, PfvmError, UnsupportedOpError
 from pfvm.runtime.compare import Tolerance, difference
 from pfvm.runtime.executable import specs_of
 from pfvm.runtime.ort import OrtExecutable
@@ -99,6 +100,8 @@ def _check(request: Request) -> None:
         raise OptionError(f"--rounds {request.rounds}: at least {_LEAST_ROUNDS} are needed for a median and a spread")
     if request.steps_per_call < 1 or (request.steps_per_call > 1 and not request.train):
         raise OptionError(f"--steps-per-call {request.steps_per_call}: at least 1, and with --train only")
+    if request.train and importlib.util.find_spec("torch") is None:
+        raise MissingExtraError("bench --train", "torch")
     for threads in request.threads:
         if not 1 <= threads <= machine.cores():
             raise OptionError(f"--threads {threads}: this machine has {machine.cores()} cores")

@@ -133,6 +133,15 @@ def test_strings():
     assert all(why == "strings" for _, why in exe.segments[1].reasons)
 
 
+def test_strings_that_nothing_computes_are_outputs():
+    text = """
+    g (float[2] x, string[2] s) => (float[2] y, string[2] c, string[2] s) <string[2] c = {"a", "b"}> { y = Relu(x) }
+    """
+    check(text, {"s": np.array(["p", "q"], object), "x": np.ones(2, np.float32)})
+    with pytest.raises(UnsupportedOpError, match=r"'s' holds strings, which XLA has no type for; pfvm:cpu has all"):
+        load(text, allow_host=False)
+
+
 def test_sequences_and_optionals_cross_the_interface():
     text = """
     g (seq(float[N]) q, float[N] x) => (seq(float[N]) r, float[N] y, optional(float[N]) o) <int64 one = {1}> {

@@ -82,7 +82,7 @@ class XlaExecutable:
         self.bf16 = bf16
         allow_host = self._placement.may_use_host and (platform != "tpu" if allow_host is None else allow_host)
         self._host_nodes = host_nodes(model) if allow_host else {}
-        check_supported(model, f"xla:{platform}", self._host_nodes)
+        check_supported(model, f"xla:{platform}", self._host_nodes, passes_on=allow_host)
         self._weights = Weights(model)
         self.inputs, optional, self.outputs = specs_of(model)
         overridable = {v.name for v in self._weights.state}
@@ -314,7 +314,7 @@ class XlaExecutable:
             return env[value]
         if value in self._weights:
             return self._weights.on_device(value, self._placement)
-        return value.const_value.numpy()  # type: ignore[union-attr]  # strings that nothing computes
+        return _strings(value.const_value)  # type: ignore[arg-type]  # which nothing computes
 
     def _result(self, value: ir.Value, env: Mapping[ir.Value, Any]) -> Any:
         result = self._raw_result(value, env)
@@ -322,6 +322,13 @@ class XlaExecutable:
             return result
         # A copy: XLA may return an input's own buffer, and its arrays are read-only.
         return self.host(result)
+
+
+def _strings(tensor: ir.TensorProtocol) -> np.ndarray:
+    """A constant of strings as results have them: objects, of text."""
+    stored = tensor.numpy()
+    texts = [each.decode() if isinstance(each, bytes) else each for each in stored.ravel()]
+    return np.array(texts, object).reshape(stored.shape)
 
 
 def _exports(plan: Plan, env: dict[ir.Value, Any], platform: str) -> Iterator[jax.export.Exported]:

@@ -14,10 +14,11 @@ from .schema_functions import has_schema_function
 _SHOWN = 8
 
 
-def check_supported(model: ir.Model, device: str, on_host: Container[ir.Node] = ()) -> None:
+def check_supported(model: ir.Model, device: str, on_host: Container[ir.Node] = (), passes_on: bool = False) -> None:
     """Raises UnsupportedOpError that lists every unsupported operator of the graph, its bodies and the functions.
 
-    on_host: nodes of the main graph that need no lowering.
+    on_host: nodes of the main graph that need no lowering. passes_on: inputs and constants that no other node reads may
+    be of any type: the host has them, and gives those that are outputs.
     """
     problems: dict[str, list[str]] = {}
     for opsets, nodes in _scopes(model, on_host):
@@ -31,7 +32,7 @@ def check_supported(model: ir.Model, device: str, on_host: Container[ir.Node] = 
         raise UnsupportedOpError(
             f"{device} has no lowering for: {shown}{more}. See: pfvm ops --device {device}, or use pfvm:cpu"
         )
-    if not on_host:
+    if not passes_on:
         _check_types(model, device)
 
 
@@ -85,4 +86,4 @@ def _check_types(model: ir.Model, device: str) -> None:
                 f"{device}: {value.name!r} is a {type(value.type).__name__}, only tensors run there"
             )
         if value.dtype == ir.DataType.STRING:
-            raise UnsupportedOpError(f"{device}: {value.name!r} holds strings, which XLA has no type for; use pfvm:cpu")
+            raise UnsupportedOpError(f"{device}: {value.name!r} holds strings, which XLA has no type for")

@@ -54,7 +54,7 @@ class Sharding:
                 raise SizeError(
                     f"input {value.name!r} {list(shape)}: {what}dimension {dim}, cannot be split over the mesh "
                     f"{mesh_text(self.axes)}: {size} is not a multiple of {'+'.join(axes)}={parts}; pad or drop rows, "
-                    f"or leave it whole with --shard '{value.name}=None'"
+                    f"or leave it whole by the shard rule '{value.name}=None'"
                 )
 
 

@@ -6,9 +6,11 @@ import json
 import pathlib
 
 import onnx
+import onnx_ir as ir
 import pfvm as package
 import pytest
 from cli_support import Pfvm, one_line
+from pfvm.tools.following import Follower
 from support import model
 
 TEXT = """agraph (float[N,8] x, float[8,4] w, float[4] c, float[M,4] d, bool k)
@@ -35,7 +37,7 @@ def test_what_became_of_a_node_and_with_which_others(pfvm: Pfvm, files: tuple[pa
     assert shown.startswith("MatMul 'mm': (x, w) → (h)\n")
     assert "round 1: fuse-matmul-bias/product_and_bias: MatMul 'mm', with Add 'add' → Gemm 'add_1'" in shown
     assert "in the end: Gemm 'add_1': (x, w, c) → (a_1)" in shown
-    assert "fuse-transpose-gemm  transpose_into_matmul" in shown, "tried, and another pattern"
+    assert "fuse-transpose-gemm  transpose_into_matmul" in shown, "tried, and did not match"
 
 
 def test_why_a_rule_was_refused_also_at_the_root_of_the_pattern(
@@ -153,6 +155,18 @@ def test_json(pfvm: Pfvm, files: tuple[pathlib.Path, pathlib.Path]) -> None:
     assert refused["at"] == "Add 'sum'" and "not proved" in refused["why"]
     (made,) = json.loads(pfvm("explain", files[1], "mm", "--json").out)["nodes"]
     assert made["from"] == ["mm", "add"]
+
+
+def test_a_rule_that_matched_in_another_round_is_not_among_those_that_did_not() -> None:
+    graph = ir.from_proto(model("agraph (float[3] x) => (float[3] y) { y = Neg(x) }"))
+    node = graph.graph.node(0)
+    follower = Follower(lambda _: [node])
+    follower.started("one", graph)
+    follower.rewritten("rule", node, [], [])
+    follower.started("one", graph)
+    for rule in ("rule", "other"):
+        follower.refused(rule, node)
+    assert follower.never_matched() == {"one": ["other"]}
 
 
 def test_a_function_that_nobody_calls_any_more(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:

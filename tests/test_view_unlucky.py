@@ -82,6 +82,12 @@ def test_a_directory_with_a_plan_alone_is_shown(tmp_path: pathlib.Path) -> None:
         assert shown(folder)["stages"][0]["missing"]
 
 
+def test_a_directory_of_models_alone_says_what_makes_the_rest(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:
+    onnx.save(chain(1), tmp_path / "m.onnx")
+    said = pfvm("view", tmp_path, "--export", tmp_path / "page.html").err
+    assert "m.onnx" not in said and "figures come from pfvm compile MODEL --artifacts DIR" in " ".join(said.split())
+
+
 def test_files_of_one_directory_have_labels_of_their_own(tmp_path: pathlib.Path) -> None:
     files = [tmp_path / folder / name for folder in "ab" for name in ("m.onnx", "n.onnx")]
     for file in files:

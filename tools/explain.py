@@ -145,7 +145,7 @@ def _explained(node: ir.Node, follower: Follower) -> dict[str, Any]:
         "refused": [
             {"rule": rule, "at": at, "why": why} for (rule, at), reasons in follower.reasons.items() for why in reasons
         ],
-        "unmatched": {name: list(rules) for name, rules in follower.unmatched.items()},
+        "unmatched": follower.never_matched(),
     }
 
 
@@ -160,7 +160,7 @@ def _print(explained: dict[str, Any]) -> None:
         out().print(rows)
     if explained["unmatched"]:
         out().print("")
-        rows = table("tried", "rules whose pattern is another one")
+        rows = table("pass", "rules that looked at it and did not match")
         for name, rules in explained["unmatched"].items():
             rows.add_row(name, ", ".join(rules))
         out().print(rows)

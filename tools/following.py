@@ -62,6 +62,15 @@ class Follower:
         if node in self.nodes or self._reads_one(node):
             self.reasons.setdefault((self._named(rule), describe_node(node)), {})[why] = None
 
+    def never_matched(self) -> dict[str, list[str]]:
+        """`unmatched`, without the rules that did match in another round."""
+        matched = {step.rule for step in self.steps}
+        left = {
+            name: [rule for rule in rules if (rule if rule == name else f"{name}/{rule}") not in matched]
+            for name, rules in self.unmatched.items()
+        }
+        return {name: rules for name, rules in left.items() if rules}
+
     def _reads_one(self, node: ir.Node) -> bool:
         """Is it a reader of a followed node? The roots of patterns that a node is part of are such."""
         producers = (value.producer() for value in node.inputs if value is not None and len(value.uses()) <= _READERS)

@@ -11,7 +11,7 @@ from pfvm.compiler import exporter, progress
 from pfvm.tools import sources
 
 from .data import directory_data
-from .folder import OTHERS, labels, open_folder
+from .folder import OTHERS, STAGES, labels, open_folder
 from .netron_files import netron_folder
 from .page import exported_page
 from .pass_diff import pass_diffs
@@ -25,6 +25,11 @@ def view(paths: Sequence[Path], browser: bool, export: Path | None = None) -> No
     show, PfvmError where the file cannot be written.
     """
     folders = [open_folder(path) for path in paths]
+    for path, folder in zip(paths, folders):
+        if path.is_dir() and not any(folder.find(name) for name in (*(stage.file for stage in STAGES[1:]), *OTHERS)):
+            progress.remark(
+                f"{path}: only .onnx files; passes and figures come from pfvm compile MODEL --artifacts DIR"
+            )
     if export is not None:
         shown = [(*(stage.file for stage in folder.stages), *OTHERS) for folder in folders]
         sources.keep("--export", export, [folder.find(name) for folder, names in zip(folders, shown) for name in names])

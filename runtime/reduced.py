@@ -36,6 +36,9 @@ _MOST_FLOPS = 2e8  # of a model that onnx.reference runs, in numpy, which has no
 _SMALLEST_NORMAL = 2.0**-14  # of float16: relative errors below are errors of a denormal number
 
 
+_Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
 def reduce(model: ir.Model, form: Form) -> ir.Model:
     """The model, in normal form, with weights and arithmetic of fewer bits; the signature stays.
 
@@ -87,10 +90,14 @@ def _keep(model: ir.Model, result: ir.Model, form: Form) -> None:
 
 def _dynamic_int8(proto: onnx.ModelProto) -> onnx.ModelProto:
     from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization.registry import IntegerOpsRegistry
 
+    # The tool goes by the name alone, and knows com.microsoft's Attention.
+    others = {node.op_type for node in proto.graph.node if not node.domain} & {"Attention"}
     with tempfile.TemporaryDirectory() as folder, _silenced():
         target = pathlib.Path(folder, "quantized.onnx")
-        quantize_dynamic(proto, target, weight_type=QuantType.QInt8, per_channel=False)
+        types = [each for each in IntegerOpsRegistry if each not in others]
+        quantize_dynamic(proto, target, op_types_to_quantize=types, weight_type=QuantType.QInt8, per_channel=False)
         return onnx.load(target)
 
 
@@ -178,8 +185,22 @@ def accuracy(original: ir.Model, reduced: ir.Model, seeds: Sequence[int] = tuple
     other devices. Models that are small enough run in onnx.reference instead, which rounds after every operator.
     Raises InputError where the original runs on no inputs.
     """
-    first = Oracle(original)
     engine, second = _engine(reduced)
+    try:
+        found = _pairs(original, second, seeds)
+    except PfvmError:
+        raise
+    except Exception:  # onnx.reference lacks forms of operators (a Pad that takes away), and says so in any way
+        if engine != REFERENCE:
+            raise
+        oracle = Oracle(reduced)
+        engine, found = oracle.engine, _pairs(original, oracle, seeds)
+    return Report(engine, [_measured(name, pairs) for name, pairs in found.items()])
+
+
+def _pairs(original: ir.Model, second: _Run, seeds: Sequence[int]) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+    """What the original and the other one compute, by output of floats."""
+    first = Oracle(original)
     found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     refused, done = None, False
     for seed in seeds:
@@ -194,10 +215,10 @@ def accuracy(original: ir.Model, reduced: ir.Model, seeds: Sequence[int] = tuple
                 found.setdefault(name, []).append((value.astype(np.float64), np.asarray(actual[name], np.float64)))
     if refused is not None and not done:
         raise refused
-    return Report(engine, [_measured(name, pairs) for name, pairs in found.items()])
+    return found
 
 
-def _engine(model: ir.Model) -> tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
+def _engine(model: ir.Model) -> tuple[str, _Run]:
     halves = any(
         value.dtype == ir.DataType.FLOAT16 for graph in (model.graph, *model.graph.subgraphs())
         for value in graph.initializers.values()

@@ -50,6 +50,24 @@ def test_an_equal_model_has_no_error() -> None:
     assert (found.largest, found.mean, found.top1, found.broken) == (0, 0, 1, 0)
 
 
+def test_what_the_reference_cannot_run_is_compared_in_onnx_runtime() -> None:
+    original = read_model(
+        model("""agraph (float[batch,4] x) => (float[batch,3] y)
+        <int64[4] pads = {0, 0, 0, -1}, float[3] w = {1, 2, 3}> { a = Pad(x, pads) y = Mul(a, w) }""")
+    )
+    report = accuracy(original, reduce(original, "fp16"))
+    assert report.engine != REFERENCE and report.outputs[0].largest < 0.01
+
+
+def test_the_standards_attention_stays_in_float() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 23]> agraph (float[batch,5,64] x) => (float[batch,5,8] y) {
+        q = MatMul(x, w) y = Attention<q_num_heads=2, kv_num_heads=2>(q, q, q) }"""
+    proto = model(text)
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((64, 8), np.float32), "w"))
+    found = [node.op_type for node in reduce(read_model(proto), "dynamic-int8").graph]
+    assert "MatMulInteger" in found and "Attention" in found
+
+
 def test_a_number_too_large_for_half_precision_is_reported() -> None:
     proto = model("agraph (float[2,3] x) => (float[2,3] y) { a = Mul(x, k) b = Exp(a) y = Sqrt(b) }")
     proto.graph.initializer.append(numpy_helper.from_array(np.float32(12), "k"))

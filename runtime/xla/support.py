@@ -29,9 +29,7 @@ def check_supported(model: ir.Model, device: str, on_host: Container[ir.Node] = 
     if problems:
         shown = "; ".join(_line(name, paths) for name, paths in list(problems.items())[:_SHOWN])
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise UnsupportedOpError(
-            f"{device} has no lowering for: {shown}{more}. See: pfvm ops --device {device}, or use pfvm:cpu"
-        )
+        raise UnsupportedOpError(f"{device} has no lowering for: {shown}{more}. See: pfvm ops --device {device}")
     if not passes_on:
         _check_types(model, device)
 

@@ -164,11 +164,18 @@ def settings_for(
 ) -> option_schema.Options:
     """The compiler's options for the arguments of `compile`. Raises OptionError."""
     if codegen_dir is None:
-        return option_schema.parse(options, from_python=True)
-    if not isinstance(codegen_dir, (str, os.PathLike)):
+        settings = option_schema.parse(options, from_python=True)
+    elif isinstance(codegen_dir, (str, os.PathLike)):
+        folder = pathlib.Path(codegen_dir)
+        placeholders = {"codegen_dir": str(folder)}
+        settings = option_schema.parse(options, placeholders=placeholders, from_python=True, artifacts=folder)
+    else:
         raise OptionError(f"codegen_dir is a folder's path, not {short(codegen_dir)}")
-    folder = pathlib.Path(codegen_dir)
-    return option_schema.parse(options, placeholders={"codegen_dir": str(folder)}, from_python=True, artifacts=folder)
+    if settings.shape:
+        raise OptionError("leave 'shape' out: shapes are those of example_inputs, open ones as `dynamic` says")
+    if settings.explain:
+        raise OptionError("leave 'explain' out, which prints: `pfvm compile --explain` does, for an ONNX file")
+    return settings
 
 
 class CompiledFunction:

@@ -228,6 +228,9 @@ def test_options_as_mapping() -> None:
     assert [n.op_type for n in compiled.model.graph] == ["Transpose", "Transpose"]
     with pytest.raises(OptionError, match="nonsense"):
         pfvm.compile(lambda x: x, X, options={"nonsense": 1})
+    for name, value in {"shape": "x=2,3", "explain": True}.items():  # of files and of the command line
+        with pytest.raises(OptionError, match=f"^leave '{name}' out"):
+            pfvm.compile(lambda x: x, X, options={name: value, "device": "pfvm:cpu"})
 
 
 def test_wrong_inputs() -> None:

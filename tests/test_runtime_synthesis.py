@@ -201,3 +201,15 @@ def test_most_models_of_the_corpus_run_on_made_up_inputs() -> None:
             failed.append(f"{name}: {error}")
     assert ran > 700
     assert len(failed) <= 4, failed
+
+
+def test_a_batch_does_not_grow_with_what_has_a_least_size() -> None:
+    tried: list[tuple[int, ...]] = []
+
+    def run(feeds: dict) -> dict:
+        tried.append(feeds["x"].shape)
+        raise InputError("too short")
+
+    with pytest.raises(InputError, match="no made-up data"):
+        workable(model("agraph (float[B,S] x) => (float[B,S] y) { y = Exp(x) }"), run)
+    assert max(shape[0] for shape in tried) == 64 and max(shape[1] for shape in tried) >= 4096

@@ -200,7 +200,9 @@ class _NoDevice(ValueError):
     def __init__(self, name: str, value: Any) -> None:
         super().__init__(f"--{name} is for a device: give --device as well")
         self.in_python = f"{name} is for a device: give device='xla:cpu', say, among the options as well"
-        if name not in ("shape", "export"):
+        if name == "mesh":
+            self.in_python += f"; pfvm.compile takes it as mesh={short(value)}"
+        elif name not in ("shape", "export"):
             self.in_python += f"; pfvm.compile takes it as device_options={{{name!r}: {short(value)}}}"
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from . import uniform
 from .matching import number
 from .rewriter import Rewriter
-from .view import constant
+from .view import constant, is_parameterized
 
 HIDDEN = -1e37
 """A score this low has no share in a softmax with any that is not: e to the difference is exactly 0 in float."""
@@ -158,7 +158,7 @@ def _triangle(value: ir.Value | None, rw: Rewriter) -> np.ndarray | None:
     """Trilu of equal numbers, for three positions."""
     node = rw.producer(value, "Trilu")
     filled = uniform.value(node.inputs[0], rw) if node is not None else None
-    if node is None or filled is None:
+    if node is None or filled is None or is_parameterized(node):
         return None
     view = rw.view(node)
     by = view.at(1)

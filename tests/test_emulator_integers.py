@@ -46,8 +46,8 @@ IN_NUMPY: dict[str, tuple[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]] 
     "ReduceSumSquare": ("t = ReduceSumSquare(a) y = Expand(t, whole)", lambda a, b: (a * a).sum(dtype=a.dtype)),
     "ReduceL1": ("t = ReduceL1(a) y = Expand(t, whole)", lambda a, b: np.abs(a).sum(dtype=a.dtype)),
     "Gemm": (
-        "u = Gemm<transB=1, alpha=2.0>(a, b) y = Gemm<beta=3.0>(u, b, a)",
-        lambda a, b: (a @ b.T * a.dtype.type(2)) @ b + a.dtype.type(3) * a,
+        "u = Gemm<transB=1, alpha=2.0>(a, b) y = Gemm<beta=-3.0>(u, b, a)",
+        lambda a, b: (a @ b.T * a.dtype.type(2)) @ b - a.dtype.type(3) * a,
     ),
     "Pow": ("y = Pow(a, c)", lambda a, b: a * a * a),
 }

@@ -120,6 +120,7 @@ def test_messages_in_the_words_of_the_caller() -> None:
             "--effort is for a device: give --device as well",
             "pfvm.compile takes it as device_options={'effort': 'fast'}",
         ),
+        ({"mesh": "data=2"}, "--mesh is for a device: give --device", "pfvm.compile takes it as mesh='data=2'"),
     ):
         with pytest.raises(OptionError) as from_command_line:
             parse(wrong)

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 import pfvm  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
+from pfvm.compiler.capture import random as draws  # noqa: E402
 from pfvm.compiler.capture.export import capture  # noqa: E402
 from pfvm.compiler.signature import read_manifest  # noqa: E402
 from pfvm.errors import CaptureError, PfvmError  # noqa: E402
@@ -107,6 +108,22 @@ def test_samples_of_torchs_distributions(device: str) -> None:
     shares = torch.stack([(chosen == i).float().mean(0) for i in range(4)], 1)
     assert torch.allclose(shares, weights / weights.sum(1, keepdim=True), atol=0.03)
     assert (chosen.dtype, sorted(few.tolist())) == (torch.int64, [0, 2, 3])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_small_weight_does_not_come_first_by_the_lowest_number(dtype: Any) -> None:
+    """One uniform number in 2**24 is 0, and each word of a vocabulary draws its own."""
+    weights = torch.tensor([0.0, 1e-7, 0.9], dtype=dtype)
+    drawn = torch.tensor([0.0, 0.0, 0.2])
+    assert draws._multinomial(lambda sizes: drawn.expand(sizes), weights, 1).tolist() == [2]
+    assert draws._multinomial(lambda sizes: drawn.expand(sizes), weights, 2, True).tolist() == [2, 2]
+    assert (draws._exponential(lambda sizes: torch.zeros(sizes), torch.empty(3)) > 0).all()
+
+
+def test_normals_have_the_dtype_of_their_mean() -> None:
+    x = torch.ones(3)
+    for given in ((x, x.double()), (x.double(), x), (2.0, x.half())):
+        assert pfvm.compile(lambda given: torch.normal(*given), (given,))(given).dtype == torch.normal(*given).dtype
 
 
 def test_distributions_in_a_loss_have_their_gradients() -> None:

@@ -52,6 +52,11 @@ def drawn() -> Any:
     return lambda x: x + torch.randn(x.shape, generator=generator), [generator]
 
 
+def drawn_by_argument() -> Any:
+    generator = torch.Generator()
+    return lambda x: torch.bernoulli(torch.sigmoid(x), generator=generator), [generator]
+
+
 def closure() -> Any:
     model = nn.Linear(8, 4)
     optimizer = torch.optim.LBFGS(model.parameters())
@@ -98,6 +103,7 @@ REFUSED = {
     "scaler": (scaled, r"GradScaler.*GradScaler\(enabled=False\)"),
     "packed": (packed, r"pack_padded_sequence.*over the padded batch"),
     "generator": (drawn, r"generator of your own.*leave out generator="),
+    "generator_argument": (drawn_by_argument, r"generator of your own.*leave out generator="),
     "lbfgs": (closure, r"torch\.optim\.LBFGS.*compile the closure"),
     "sparse_adam": (sparse, r"SparseAdam.*write torch\.optim\.Adam"),
     "while_loop": (loop, r"while_loop has no gradient.*torch\.scan over a fixed number of steps"),

@@ -148,22 +148,27 @@ def _normal_with(uniform: Uniform, x: Tensor, mean: float = 0.0, std: float = 1.
 
 
 def _normal_around(uniform: Uniform, mean: Any, std: Any, sizes: Sequence[Any] | None = None, **kwargs: Any) -> Tensor:
-    """Either may be a tensor, of which the results have the dtype and, of both, the shape."""
+    """Either may be a tensor. The results have the dtype of the first that is one, and the shape of both."""
     given = [value for value in (mean, std) if isinstance(value, Tensor)]
     sizes = torch.broadcast_shapes(*(value.shape for value in given)) if sizes is None else sizes
-    return _normal(uniform, sizes).to(_dtype(kwargs, given[0] if given else None)) * std + mean
+    return (_normal(uniform, sizes) * std + mean).to(_dtype(kwargs, given[0] if given else None))
+
+
+def _waits(uniform: Uniform, sizes: Sequence[Any]) -> Tensor:
+    """For the first arrival at a rate of 1. Half a step of the uniform numbers keeps 0 out: a weight over it comes first,
+    however small it is, and 0 / 0 is NaN."""
+    return -torch.log(1.0 - uniform(sizes)) + 2.0**-25
 
 
 def _multinomial(uniform: Uniform, weights: Tensor, count: int, replacement: bool = False, **_: Any) -> Tensor:
     """The first arrivals where each index arrives at its weight's rate; with replacement of `count` races."""
     rates = weights.unsqueeze(-2).expand(*weights.shape[:-1], count, -1) if replacement else weights
-    waits = -torch.log(1.0 - uniform(rates.shape)).to(weights.dtype) + torch.finfo(torch.float32).tiny
-    speeds = rates / waits
+    speeds = rates / _waits(uniform, rates.shape)
     return speeds.argmax(-1) if replacement else speeds.topk(count, -1).indices
 
 
 def _exponential(uniform: Uniform, x: Tensor, rate: float = 1.0, **_: Any) -> Tensor:
-    return -torch.log(1.0 - uniform(x.shape)).to(x.dtype) / rate
+    return _waits(uniform, x.shape).to(x.dtype) / rate
 
 
 def _integers(uniform: Uniform, low: int, high: int, sizes: Sequence[Any]) -> Tensor:

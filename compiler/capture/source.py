@@ -145,8 +145,8 @@ class OriginMode(TorchDispatchMode):
         self._fakes.allow_scalar_outputs = func is _READ_NUMBER and in_optimizer(sys._getframe(1))
         fx_traceback.get_current_meta()["custom"] = {"source": where.source, "module": where.module, "op": str(func)}
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
-            if not self._streams.knows(func):
-                raise _random_refused(func, where)
+            if not self._streams.knows(func) or _own_generator(kwargs):
+                raise _random_refused(func, kwargs, where)
             return self._streams.draw(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
@@ -168,10 +168,15 @@ def in_optimizer(frame: FrameType | None) -> bool:
     return False
 
 
-def _random_refused(func: Callable[..., Any], where: Origin) -> CaptureError:
+def _own_generator(kwargs: dict[str, Any] | None) -> bool:
+    """Some operators have another overload for a generator, others take it as an argument."""
+    return (kwargs or {}).get("generator") not in (None, torch.default_generator)
+
+
+def _random_refused(func: Callable[..., Any], kwargs: dict[str, Any] | None, where: Origin) -> CaptureError:
     """The error for an op that draws random numbers in a way that has no form as a graph."""
     inside = f" in {where.module}" if where.module else ""
-    if "generator" in str(func):
+    if "generator" in str(func) or _own_generator(kwargs):
         return CaptureError(
             f"{where.where}: random numbers of a generator of your own{inside} cannot be captured; leave out "
             "generator=, so that they follow torch.manual_seed, or draw them outside and pass them in"

@@ -151,8 +151,8 @@ def _correlated(
 
 def _scaled(x: Array, factor: float) -> Array:
     """Integers by a whole factor stay integers."""
-    if x.dtype.kind in "iu" and factor == int(factor):
-        return x * x.dtype.type(int(factor))
+    if x.dtype.kind in "iu" and float(factor).is_integer():
+        return x * np.array(int(factor) % 2**64, np.uint64).astype(x.dtype)  # −1, of unsigned ones, is the highest
     return x if factor == 1.0 else x * factor
 
 

@@ -155,8 +155,10 @@ def _normal_around(uniform: Uniform, mean: Any, std: Any, sizes: Sequence[Any] |
 
 
 def _waits(uniform: Uniform, sizes: Sequence[Any]) -> Tensor:
-    """For the first arrival at a rate of 1. Half a step of the uniform numbers keeps 0 out: a weight over it comes first,
-    however small it is, and 0 / 0 is NaN."""
+    """For the first arrival at a rate of 1.
+
+    Half a step of the uniform numbers keeps 0 out: a weight over it comes first, however small, and 0 / 0 is NaN.
+    """
     return -torch.log(1.0 - uniform(sizes)) + 2.0**-25
 
 

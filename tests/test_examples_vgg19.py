@@ -75,6 +75,15 @@ def test_the_form_for_tpus_computes_the_same(backward: bool) -> None:
             assert abs(found - reference).max() < 1e-11 * abs(value).max(), name
 
 
+def test_estimate_publication_and_limit_are_one_line() -> None:
+    report = {"time_us": 199_085.0, "least_time_us": 170_000.0, "precision": "default", "forms": None}
+    report |= {"schedule": {"programs": 1}, "peak_memory": {"HBM": {"bytes_per_cell": 3 * 2**30}}}
+    line = example().estimate("forward", report)
+    assert line.startswith("forward: estimate 0.1991 s (default), published 0.230 s, limit 0.170 s, 1 executable, 3.00")
+    report |= {"time_us": None, "cycles_missing": "a sort has no cycles"}
+    assert "no estimate, a sort has no cycles" in example().estimate("forward + backward", report)
+
+
 @pytest.mark.slow
 @pytest.mark.tpu
 @pytest.mark.parametrize("chip", ["v2", "v5e"])

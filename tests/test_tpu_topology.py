@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pfvm.runtime.topology import chips, examples, parse_topology
+from pfvm.tools.topologies import print_topologies
 
 CLOCKS = {"v2": 701.9, "v3": 938.4, "v4": 1049.0, "v5e": 1503.0, "v5p": 1750.9}  # MHz
 
@@ -33,6 +34,16 @@ def test_a_type_has_the_peak_of_its_rate() -> None:
     assert v5e.peak_for("s8") == 393e12
     assert chips()["v2"].peak_for("s8") == 23e12  # not published: products of bytes are no faster
     assert chips()["tpu7x"].peak_for("f8e4m3fn") == 2307e12
+
+
+@pytest.mark.parametrize(("bf16", "kind"), [(False, "precision high"), (True, "bfloat16")])
+def test_a_table_of_topologies_says_the_precision(bf16: bool, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    made = {"precision": "high", "bf16": bf16, "effort": "fast", "vsm_cycles": 1_503_000, "cycles_missing": None}
+    made |= {"time_us": 1000.0, "least_time_us": 0.5, "peak_memory": {"HBM": {"bytes_per_cell": 1, "size_per_cell": 2}}}
+    print_topologies({"xla:tpu@v2:1x1": {"error": "too large", "out_of_memory": True}, "xla:tpu@v5e:1x1": made})
+    printed = capsys.readouterr().out
+    assert f"{kind}, effort fast; cycles as XLA's compiler estimates them" in printed
+    assert "1,503,000" in printed and "xla:tpu@v2:1x1: too large" in printed
 
 
 def test_a_topology_counts_chips_and_devices() -> None:

@@ -135,6 +135,17 @@ def test_cycles_without_a_total_are_shown_with_the_reason(browser: Any, tmp_path
         assert "2 operations a byte" in found and "without cycles" in found and "no cycles for gather" in found
 
 
+def test_directories_are_compared(browser: Any, planned: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    report = {"machine": {"name": "xla:cpu", "title": "a CPU"}, "vsm_cycles": None, "flops": 8193}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    onnx.save(chain(2), tmp_path / "model.onnx")
+    with visit(browser, planned, tmp_path) as shown:
+        rows = shown.tab("Report").get_by_role("table").last.get_by_role("row").all_inner_texts()
+        ours = json.loads((planned / "report.json").read_text())
+        assert len(rows) == 3 and f"{ours['vsm_cycles']:,}" in rows[1]
+        assert "a CPU" in rows[2] and "8,193" in rows[2]
+
+
 def test_layouts_are_those_of_the_planner(browser: Any, planned: pathlib.Path) -> None:
     from pfvm.compiler.plan.layout import Layout
     from pfvm.tools.l3ir import read

@@ -11,7 +11,9 @@ import subprocess
 import sys
 
 import pytest
+from pfvm.tools.check import Settings, check
 from pfvm.tools.cli import app
+from pfvm.tools.report import check_lines
 from pfvm.tools.summary import per_pass
 from typer.testing import CliRunner
 
@@ -61,7 +63,8 @@ def test_the_flags_and_files_of_commands_that_take_minutes_exist() -> None:
 
 
 def test_the_first_example_prints_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes, bytes and matches; seconds and differences are of one run."""
+    """Nodes, matches and the comparison; seconds and differences are of one run."""
+    pytest.importorskip("jax")
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     from compile_file import made_up_net
     from pfvm.compiler.driver import compile_model
@@ -77,6 +80,8 @@ def test_the_first_example_prints_what_it_shows(monkeypatch: pytest.MonkeyPatch)
     for each in per_pass(result.passes):
         if each.matches:
             assert re.search(rf"^{each.name} +{each.matches} ", shown[1], re.MULTILINE), each
+    report = check(made_up_net(), result.model, Settings(device_b="xla:cpu"))
+    assert shown[1].endswith("xla:cpu\n" + "\n".join(check_lines(report)) + "\n")
 
 
 def test_links_and_make_targets_exist() -> None:

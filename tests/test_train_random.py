@@ -99,9 +99,13 @@ def test_samples_of_torchs_distributions(device: str) -> None:
     def draw(weights: Any) -> Any:
         normal = torch.distributions.Normal(weights[:1], 2.0).expand((9000, 4))
         chosen = torch.distributions.Categorical(weights)
-        return normal.sample(), normal.rsample(), chosen.sample((9000,)), torch.multinomial(weights[0], 3), chosen.probs
+        heavy = torch.distributions.Cauchy(weights[:1], 2.0).expand((9000, 4)).sample()
+        few = torch.multinomial(weights[0], 3)
+        return normal.sample(), normal.rsample(), chosen.sample((9000,)), few, heavy, chosen.probs
 
-    sample, reparametrized, chosen, few, _ = pfvm.compile(draw, weights, device=device)(weights)
+    sample, reparametrized, chosen, few, heavy, _ = pfvm.compile(draw, weights, device=device)(weights)
+    quartiles = torch.quantile(heavy - weights[:1], torch.tensor([0.25, 0.5, 0.75]), 0)
+    assert torch.allclose(quartiles, torch.tensor([[-2.0], [0.0], [2.0]]).expand(3, 4), atol=0.2)
     for drawn in (sample, reparametrized):
         assert drawn.mean(0).tolist() == pytest.approx([1, 0, 3, 4], abs=0.1)
         assert drawn.std(0).tolist() == pytest.approx([2] * 4, abs=0.1)

@@ -173,6 +173,10 @@ def _exponential(uniform: Uniform, x: Tensor, rate: float = 1.0, **_: Any) -> Te
     return _waits(uniform, x.shape).to(x.dtype) / rate
 
 
+def _cauchy(uniform: Uniform, x: Tensor, median: float = 0.0, sigma: float = 1.0, **_: Any) -> Tensor:
+    return torch.tan(math.pi * (uniform(x.shape) - 0.5)).to(x.dtype) * sigma + median
+
+
 def _integers(uniform: Uniform, low: int, high: int, sizes: Sequence[Any]) -> Tensor:
     """From low to high - 1; 24 bits of randomness."""
     return (uniform(sizes).to(torch.float64) * (high - low)).to(torch.int64) + low
@@ -212,6 +216,7 @@ _DRAWS: dict[Any, Callable[..., Any]] = {
     aten.normal.float_float: _normal_around,
     aten.multinomial.default: _multinomial,
     aten.exponential_.default: _exponential,
+    aten.cauchy_.default: _cauchy,
     aten.randint.default: _randint,
     aten.randint.low: _randint_low,
     aten.randint_like.default: _randint_like,

@@ -168,7 +168,8 @@ _MOST_OF_A_BATCH = 64
 
 def _default_size(spec: TensorSpec, axis: int, size: int) -> int:
     is_image = len(spec.shape or ()) == 4 and axis >= 2 and spec.dtype in (_D.FLOAT, _D.FLOAT16, _D.UINT8)
-    if axis == 0 and len(spec.shape or ()) > 1:  # a batch: it has no least size, and 4096² positions fill the memory
+    is_open = [not isinstance(dim, int) for dim in spec.shape or ()]
+    if axis == 0 and sum(is_open) > 1:  # a batch: it has no least size, and 4096² positions fill the memory
         return min(size, _MOST_OF_A_BATCH)
     return max(size, _IMAGE_SIDE) if is_image else size
 

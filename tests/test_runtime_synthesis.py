@@ -213,3 +213,7 @@ def test_a_batch_does_not_grow_with_what_has_a_least_size() -> None:
     with pytest.raises(InputError, match="no made-up data"):
         workable(model("agraph (float[B,S] x) => (float[B,S] y) { y = Exp(x) }"), run)
     assert max(shape[0] for shape in tried) == 64 and max(shape[1] for shape in tried) >= 4096
+    tried.clear()
+    with pytest.raises(InputError, match="no made-up data"):
+        workable(model("agraph (float[T,4] x) => (float[T,4] y) { y = Exp(x) }"), run)
+    assert max(shape[0] for shape in tried) >= 4096, "the only open dim, of which there may be a least size"

@@ -31,6 +31,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 def _to_proto(copy: ir.Model, interface: Interface) -> onnx.ModelProto:
     """Of a model that nobody needs any more."""
     export_shapes(copy, interface)
+    _unname(copy)
     proto = ir.serde.serialize_model(copy)
     declared = {v.name for v in proto.graph.input}
     if copy.ir_version < 4:  # there, every initializer is an input as well
@@ -69,11 +70,7 @@ def _untype_formals(function: onnx.FunctionProto) -> None:
 
 
 def export_shapes(model: ir.Model, interface: Interface) -> None:
-    """Shapes of intermediate values: as inferred, with the file's own symbols only; else as the file declared.
-
-    Symbols stand where the file declared some too; elsewhere these dims have no name. ONNX Runtime makes one node of a
-    sum whose dims are all named and the layer normalization behind it, which is slower on a CPU.
-    """
+    """Shapes of intermediate values: as inferred, with the file's own symbols only; else as the file declared."""
     symbols = interface.symbols()
     for root in roots(model):
         for graph in graphs_in(root):
@@ -89,12 +86,22 @@ def export_shapes(model: ir.Model, interface: Interface) -> None:
 
 
 def _exported(value: ir.Value, symbols: frozenset[str]) -> ir.Shape | None:
-    declared = value.meta.get(DECLARED_SHAPE)
     if value.shape is None:
-        return declared
-    named = declared is not None and any(isinstance(d, ir.SymbolicDim) and d.value is not None for d in declared)
-    known = symbols if named else frozenset()
-    return ir.Shape([d if isinstance(d, int) or d.value in known else ir.SymbolicDim(None) for d in value.shape])
+        return value.meta.get(DECLARED_SHAPE)
+    return ir.Shape([d if isinstance(d, int) or d.value in symbols else ir.SymbolicDim(None) for d in value.shape])
+
+
+def _unname(model: ir.Model) -> None:
+    """Dims of intermediate values have names in a file only where the source gave the value some.
+
+    ONNX Runtime makes one node of a sum whose dims are all named and the layer normalization behind it, which is
+    slower on a CPU.
+    """
+    for root in roots(model):
+        for value in (out for node in nodes_in(root) for out in node.outputs):
+            declared = value.meta.get(DECLARED_SHAPE) or ()
+            if value.shape is not None and all(isinstance(d, int) or d.value is None for d in declared):
+                value.shape = ir.Shape([d if isinstance(d, int) else ir.SymbolicDim(None) for d in value.shape])
 
 
 def weight_bytes(model: ir.Model) -> int:

@@ -115,7 +115,7 @@ def test_what_is_refused_has_a_name() -> None:
     for arguments, error, message in (
         ({"options": {"device": "toaster"}}, OptionError, "known devices: pfvm:cpu"),
         ({"options": {"device": "xla:tpu@v9"}}, OptionError, "no chip .v9."),
-        ({"options": {"nonsense": 1}}, OptionError, "no option --nonsense"),
+        ({"options": {"nonsense": 1}}, OptionError, "no option nonsense"),
         ({"mode": "max-autotune"}, OptionError, "no modes"),
     ):
         with pytest.raises(Exception, match=message) as raised:

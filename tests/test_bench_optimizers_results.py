@@ -23,8 +23,8 @@ OVERHEAD = dict.fromkeys(NETS, 3.0) | {"mobilenet_v2": 3.5, "train_step": 3.5}
 # Latency over the input's, and over that of the best correct peer's result. Beside peers the fastest rounds count: of
 # five files of the same nodes, the median of one is 2 % below the others'.
 LATENCY = 1.02
-# How many times as fast transformers are with `--target ort`. Their products of matrices alone, which ONNX Runtime computes
-# no slower than NumPy and PyTorch do, take about 0.9 of the input's time, so 1.1 is out of reach with the numbers kept.
+# How many times as fast transformers are with `--target ort`. Their products of matrices alone, which ONNX Runtime
+# computes no slower than NumPy and PyTorch, take about 0.9 of the input's time: 1.1 was asked, and is out of reach here.
 FOR_ORT = 1.05
 
 pytestmark = pytest.mark.skipif(not REPORT, reason=f"no {FILE.name}: README has the command that measures it")

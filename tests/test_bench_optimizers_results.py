@@ -24,7 +24,7 @@ OVERHEAD = dict.fromkeys(NETS, 3.0) | {"mobilenet_v2": 3.5, "train_step": 3.5}
 # five files of the same nodes, the median of one is 2 % below the others'.
 LATENCY = 1.02
 # How many times as fast transformers are with `--target ort`. Their products of matrices alone, which ONNX Runtime
-# computes no slower than NumPy and PyTorch, take about 0.9 of the input's time: 1.1 was asked, and is out of reach here.
+# computes no slower than NumPy and PyTorch, take about 0.9 of the input's time: 1.1 was asked and is out of reach.
 FOR_ORT = 1.05
 
 pytestmark = pytest.mark.skipif(not REPORT, reason=f"no {FILE.name}: README has the command that measures it")

@@ -30,8 +30,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 
 def _to_proto(copy: ir.Model, interface: Interface) -> onnx.ModelProto:
     """Of a model that nobody needs any more."""
-    export_shapes(copy, interface)
-    _unname(copy)
+    export_shapes(copy, interface, in_file=True)
     proto = ir.serde.serialize_model(copy)
     declared = {v.name for v in proto.graph.input}
     if copy.ir_version < 4:  # there, every initializer is an input as well
@@ -69,8 +68,12 @@ def _untype_formals(function: onnx.FunctionProto) -> None:
         function.value_info.extend(kept)
 
 
-def export_shapes(model: ir.Model, interface: Interface) -> None:
-    """Shapes of intermediate values: as inferred, with the file's own symbols only; else as the file declared."""
+def export_shapes(model: ir.Model, interface: Interface, in_file: bool = False) -> None:
+    """Shapes of intermediate values: as inferred, with the file's own symbols only; else as the file declared.
+
+    `in_file`: only values that the source gives symbols have any. ONNX Runtime makes one node of a sum whose dims are
+    all named and the layer normalization behind it, which is slower on a CPU.
+    """
     symbols = interface.symbols()
     for root in roots(model):
         for graph in graphs_in(root):
@@ -78,30 +81,20 @@ def export_shapes(model: ir.Model, interface: Interface) -> None:
                 value.shape = value.meta.get(DECLARED_SHAPE)
             for node in graph:
                 for out in node.outputs:
-                    out.shape = _exported(out, symbols)
+                    out.shape = _exported(out, symbols, in_file)
         for node in nodes_in(root):
             if node.domain not in schema.STANDARD_DOMAINS:  # which may read what its bodies declare, as BeamSearch does
                 for out in (out for body in bodies(node) for out in body.outputs):
                     out.shape = out.meta.get(DECLARED_SHAPE, out.shape)
 
 
-def _exported(value: ir.Value, symbols: frozenset[str]) -> ir.Shape | None:
+def _exported(value: ir.Value, symbols: frozenset[str], in_file: bool) -> ir.Shape | None:
+    declared = value.meta.get(DECLARED_SHAPE)
     if value.shape is None:
-        return value.meta.get(DECLARED_SHAPE)
+        return declared
+    if in_file and all(isinstance(d, int) or d.value is None for d in declared or ()):
+        symbols = frozenset()
     return ir.Shape([d if isinstance(d, int) or d.value in symbols else ir.SymbolicDim(None) for d in value.shape])
-
-
-def _unname(model: ir.Model) -> None:
-    """Dims of intermediate values have names in a file only where the source gave the value some.
-
-    ONNX Runtime makes one node of a sum whose dims are all named and the layer normalization behind it, which is
-    slower on a CPU.
-    """
-    for root in roots(model):
-        for value in (out for node in nodes_in(root) for out in node.outputs):
-            declared = value.meta.get(DECLARED_SHAPE) or ()
-            if value.shape is not None and all(isinstance(d, int) or d.value is None for d in declared):
-                value.shape = ir.Shape([d if isinstance(d, int) else ir.SymbolicDim(None) for d in value.shape])
 
 
 def weight_bytes(model: ir.Model) -> int:

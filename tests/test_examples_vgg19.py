@@ -12,6 +12,7 @@ import sys
 from types import ModuleType
 
 import onnx_ir as ir
+import pfvm
 import pytest
 from pfvm.compiler.exporter import to_proto
 from pfvm.compiler.plan.text import parse_l3ir
@@ -21,8 +22,6 @@ from support import ops, run_passes
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("jax")
-
-import pfvm  # noqa: E402
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "examples" / "vgg19.py"
 

@@ -314,7 +314,8 @@ class XlaExecutable:
             return env[value]
         if value in self._weights:
             return self._weights.on_device(value, self._placement)
-        return _strings(value.const_value)  # type: ignore[arg-type]  # which nothing computes
+        assert value.const_value is not None, f"{value.name} is computed by nothing and no constant"
+        return _strings(value.const_value)  # XLA has no type for them, so that they are no weights
 
     def _result(self, value: ir.Value, env: Mapping[ir.Value, Any]) -> Any:
         result = self._raw_result(value, env)

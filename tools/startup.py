@@ -1,5 +1,5 @@
 """What a command does not wait for. onnx_ir and onnx_shape_inference import sympy, which takes as long as everything
-else that is imported, for arithmetic of symbolic dims, which few models need: here it is imported when it is needed."""
+else that is imported, to compute with open dims: here it is imported then, for files of fixed shapes never."""
 
 from __future__ import annotations
 

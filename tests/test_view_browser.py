@@ -77,6 +77,18 @@ def test_stages_link_a_node_to_what_it_became(browser: Any, planned: pathlib.Pat
         assert {row.split()[0] for row in page.locator(".row").all_inner_texts()} == {"Relu"}
 
 
+def test_netron_does_not_take_the_keyboard(browser: Any, planned: pathlib.Path) -> None:
+    pytest.importorskip("netron")
+    with visit(browser, planned) as shown:
+        shown.page.get_by_role("searchbox").focus()
+        shown.page.frame_locator("iframe").locator("#canvas .node, .node").first.wait_for(timeout=20000)
+        shown.page.wait_for_load_state("networkidle")
+        shown.page.keyboard.type("relu")
+        assert shown.page.get_by_role("searchbox").input_value() == "relu"
+        shown.page.frame_locator("iframe").locator(".node").first.click()
+        assert shown.page.evaluate("document.activeElement.tagName") == "IFRAME"
+
+
 def test_passes_open_their_diff(browser: Any, planned: pathlib.Path) -> None:
     with visit(browser, planned) as shown:
         panel = shown.tab("Passes")
@@ -144,6 +156,24 @@ def test_directories_are_compared(browser: Any, planned: pathlib.Path, tmp_path:
         ours = json.loads((planned / "report.json").read_text())
         assert len(rows) == 3 and f"{ours['vsm_cycles']:,}" in rows[1]
         assert "a CPU" in rows[2] and "8,193" in rows[2]
+
+
+def test_a_part_that_waits_draws_in_its_own_tab_only(
+    browser: Any, planned: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    onnx.save(chain(2), tmp_path / "model.onnx")
+    with visit(browser, planned, tmp_path) as shown:
+        held: list[Any] = []
+        shown.page.route("**/data/1", lambda route: held.append(route))  # a bound builtin is refused
+        with shown.page.expect_request("**/data/1"):
+            shown.page.get_by_role("tab", name="Report").click()
+        assert "Report" not in shown.page.title()
+        log = shown.tab("Log").inner_text()
+        with shown.page.expect_response("**/data/1"):
+            held[0].continue_()
+        shown.page.wait_for_load_state("networkidle")
+        assert shown.page.locator("#panel").inner_text() == log and "Log" in shown.page.title()
+        assert "Devices beside each other" in shown.tab("Report").inner_text()
 
 
 def test_layouts_are_those_of_the_planner(browser: Any, planned: pathlib.Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib.resources
 import importlib.util
 import re
 from pathlib import Path
@@ -20,6 +21,8 @@ TYPES = {
     ".png": "image/png",
     ".ico": "image/x-icon",
 }
+FOCUS = "netron_focus.js"
+"""A script of ours in Netron's page."""
 COOKIE = "consent=1; Path=/; SameSite=Strict"
 """Netron asks a location service whether to ask for consent, unless this cookie is there."""
 
@@ -36,6 +39,8 @@ def netron_file(name: str, model: str) -> tuple[bytes, str] | None:
     kind = TYPES.get(Path(name).suffix)
     if folder is None or kind is None or not re.fullmatch(r"[A-Za-z0-9_-]+\.[a-z]+", name):
         return None
+    if name == FOCUS:
+        return (importlib.resources.files(__package__) / "static" / FOCUS).read_bytes(), kind
     file = folder / name
     if not file.is_file():
         return None
@@ -52,6 +57,7 @@ def _page(text: str, model: str) -> str:
     tags = (
         '<meta name="type" content="Python"><meta name="version" content="0.0.0">'
         f'<meta name="file" content="data/{name}"><meta name="identifier" content="{name}">'
+        f'<script src="{FOCUS}"></script>'
     )
     text = re.sub(r'<meta name="date" content="[^"]*">', "", text)
     return re.sub(r'<meta name="version" content="[^"]*">', lambda _: tags, text)

@@ -42,17 +42,20 @@
             button.setAttribute('aria-selected', PV.tabs[i] === tab ? 'true' : 'false');
             button.tabIndex = PV.tabs[i] === tab ? 0 : -1;
         });
+        // A part that waits for data draws into a place of its own, which is out of the page once another tab is chosen.
+        const content = PV.el('div', { class: 'content' });
         try {
             const data = await load(state.number);
             if (mine !== turn) return;
-            document.title = `${data.label}: ${tab.title} – pfvm view`;
             panel.className = tab.fill ? 'fill' : '';
             panel.setAttribute('aria-labelledby', `tab-${tab.key}`);
-            panel.replaceChildren();
-            await tab.show(panel, data, state);
+            panel.replaceChildren(content);
+            await tab.show(content, data, state);
+            if (mine === turn) document.title = `${data.label}: ${tab.title} – pfvm view`;
         } catch (error) {
             const why = error instanceof TypeError ? `the files of this part are not as pfvm writes them: ${error.message}` : error.message;
-            panel.replaceChildren(PV.note(why, 'error'));
+            content.replaceChildren(PV.note(why, 'error'));
+            if (mine === turn) panel.replaceChildren(content);
         }
     }
     await show(current);

@@ -173,7 +173,7 @@ def _command(name: str, command: Any, examples: dict[str, tuple[str, ...]]) -> I
     yield "```bash\n" + "\n".join(examples.get(name, ())) + "\n```\n"
     rows = []
     for parameter in command.params:
-        if getattr(parameter, "hidden", False) or parameter.name in ("quiet", "help"):
+        if getattr(parameter, "hidden", False) or parameter.name in ("quiet", "help", "help_all"):
             continue
         named = ", ".join([*parameter.opts, *parameter.secondary_opts]) if parameter.param_type_name == "option" else ""
         default = "" if parameter.default in (None, False, [], ()) or parameter.required else f"{parameter.default}"

@@ -41,9 +41,9 @@ def test_compile(pfvm: Pfvm, model: Path, tmp_path: Path) -> None:
 
 
 def test_every_option_of_the_schema_is_a_flag() -> None:
-    """One schema: the flags of `compile` are its fields, and nothing else but the model, the option file and --json."""
+    """One schema: the flags of `compile` are its fields, and else the model, the option file, --json and --help-all."""
     parameters = inspect.signature(cli.compile_command).parameters
-    assert set(parameters) == {*Options.model_fields, "model", "option_json", "as_json"}
+    assert set(parameters) == {*Options.model_fields, "model", "option_json", "as_json", "help_all"}
     command = typer.main.get_command(cli.app).commands["compile"]  # type: ignore[attr-defined]
     flags = {parameter.name: parameter.opts for parameter in command.params}
     for field in set(Options.model_fields) - {"passes"}:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -40,14 +41,28 @@ def test_every_command_has_its_group() -> None:
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_help_fits_a_screen_and_ends_with_examples(name: str, pfvm: Pfvm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "100")
     shown = pfvm(*name.split(), "--help")
     lines = shown.out.splitlines()
-    assert shown.code == 0 and max(map(len, lines)) <= 120
-    assert len(lines) <= 60
+    assert shown.code == 0 and max(map(len, lines)) <= 100
+    assert len(lines) <= 48
     examples = help_texts.EXAMPLES[name]
     assert 2 <= len(examples) <= 3
     assert all(f"    {example}" in lines for example in examples)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_option_is_lost_where_help_is_short(name: str, pfvm: Pfvm) -> None:
+    """--help names every flag; --help-all, where there is one, describes every flag, in as many words as it has."""
+    shown = pfvm(*name.split(), "--help").out
+    has_more = "--help-all" in shown
+    described = pfvm(*name.split(), "--help-all").out if has_more else shown
+    options = [p for p in COMMANDS[name].params if p.param_type_name == "option" and not p.hidden]
+    assert has_more == any(p.rich_help_panel for p in options)
+    for option in options:
+        for flag in (*option.opts, *option.secondary_opts):
+            assert re.search(rf"{flag}\b", shown) and re.search(rf"^  .*{flag}\b", described, re.MULTILINE), flag
+        assert "".join((option.help or "").split()) in "".join(described.split()), option.name
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -141,7 +156,10 @@ def test_completion_for_a_shell(shell: str) -> None:
     assert "_PFVM_COMPLETE" in script
 
 
-@pytest.mark.parametrize(("typed", "offered"), [("pfvm do", "doctor"), ("pfvm run --device xla:c", "xla:cpu")])
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("pfvm do", "doctor"), ("pfvm run --device xla:c", "xla:cpu"), ("pfvm bench --peers", "--peers-python")],
+)
 def test_the_shell_completes_commands_and_devices(typed: str, offered: str) -> None:
     environment = {**os.environ, "_PFVM_COMPLETE": "complete_bash", "COMP_WORDS": typed}
     environment["COMP_CWORD"] = str(len(typed.split()) - 1)

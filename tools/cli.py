@@ -28,7 +28,7 @@ from .compile import compile_command
 from .diff import diff
 from .doctor import doctor
 from .explain import explain
-from .help import Commands, device_names
+from .help import Commands, ManyOptions, device_names
 from .l3ir import app as l3ir_app
 from .loop import loop
 from .plan import plan as plan_command
@@ -113,7 +113,7 @@ def export(
     progress.remark(line)
 
 
-app.command(name="compile")(compile_command)
+app.command(name="compile", cls=ManyOptions)(compile_command)
 
 
 @app.command()
@@ -262,7 +262,7 @@ def check(
         raise typer.Exit(1)
 
 
-app.command()(bench)
+app.command(cls=ManyOptions)(bench)
 app.command()(explain)
 app.command()(stats)
 app.command()(diff)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import textwrap
+from collections.abc import Iterable
+from typing import Annotated, Any
 
-from typer.core import TyperGroup, TyperOption
+import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 GROUPS = {
     "Make": ("export", "compile", "grad", "loop", "plan"),
@@ -105,6 +108,54 @@ class Commands(TyperGroup):
                 rows = [(f"{name:<{width}}", command.get_short_help_str(limit)) for name, command in here]
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+class ManyOptions(TyperCommand):
+    """A command whose help would not fit a screen: --help names the options of a panel, --help-all describes them.
+
+    A panel is what `typer.Option(rich_help_panel="Title")` says; options without one are always described.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The arguments, the options without a panel, and the panels."""
+        parts: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            is_argument = param.param_type_name == "argument"
+            title = "Arguments" if is_argument else getattr(param, "rich_help_panel", None) or "Options"
+            if param.get_help_record(ctx) is not None:
+                parts.setdefault(title, []).append(param)
+        short = {} if _HELP_ALL in ctx.meta else {title: parts.pop(title) for title in list(parts)[2:]}
+        for title, params in parts.items():
+            with formatter.section(title):
+                formatter.write_dl([param.get_help_record(ctx) for param in params])
+        if short:
+            with formatter.section("More, which --help-all describes"):
+                for title, params in short.items():
+                    formatter.write("".join(f"{line}\n" for line in _named(title, params, formatter)))
+
+
+_HELP_ALL = "pfvm.help_all"
+
+
+def _help_all(ctx: typer.Context, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[_HELP_ALL] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool, typer.Option("--help-all", callback=_help_all, is_eager=True, help="Describe every option and exit.")
+]
+"""A parameter of every command of ManyOptions."""
+
+
+def _named(title: str, params: Iterable[Any], formatter: Any) -> list[str]:
+    """The flags of a panel, none of them broken at its hyphens."""
+    text = f"{title}: " + ", ".join("/".join((*param.opts, *param.secondary_opts)) for param in params)
+    indent = " " * formatter.current_indent
+    return textwrap.wrap(text, formatter.width, initial_indent=indent, subsequent_indent=indent + "  ",
+                         break_on_hyphens=False)  # fmt: skip
 
 
 def device_names(incomplete: str) -> list[str]:

@@ -8,6 +8,11 @@ from typing import Annotated
 
 import typer
 from pfvm.errors import OptionError
+from pfvm.tools.help import HelpAll
+
+# The panels of --help-all.
+_TRAIN, _PLAN, _OPTIMIZERS = "With --train", "With --plan", "With --optimizers"
+_MESH, _TURNS = "On several devices", "Inputs and turns"
 
 Shapes = Annotated[list[str], typer.Option("--shape", help="Shape of an input: x=1,3,224,224. Repeatable.")]
 
@@ -23,85 +28,112 @@ def bench(
         typer.Option(
             "--train",
             help="Measure training steps: mlp, small, transformer, resnet18, or FILE.py like those in "
-            "tools/bench/baselines; mlp:50: 50 steps in one call; capture: the time to capture a GPT's step. "
-            "--against is then torch, torch.compile or jax.",
+            "tools/bench/baselines; mlp:50: 50 steps in one call; capture: the time to capture a GPT's step.",
         ),
     ] = False,
     steps_per_call: Annotated[
-        int, typer.Option("--steps-per-call", help="With --train: steps in one call, where a yardstick has no :K.")
+        int,
+        typer.Option(
+            "--steps-per-call",
+            help="With --train: steps in one call, where a yardstick has no :K.",
+            rich_help_panel=_TRAIN,
+        ),
     ] = 1,
     plans: Annotated[
         bool,
         typer.Option(
             "--plan",
             help="Compare schedulers on ONNX files, or on the graphs() of a Python file: cycles where 1.5 times as "
-            "much is alive as fits. With --shape, --seed, --json, --plot, --machine and --search-steps.",
+            "much is alive as fits.",
         ),
     ] = False,
-    target: Annotated[str, typer.Option("--machine", help="With --plan: a machine, or its file.")] = "mncore2",
-    search_steps: Annotated[int, typer.Option("--search-steps", help="With --plan: of auto_recompute_sa.")] = 1000,
+    target: Annotated[
+        str, typer.Option("--machine", help="With --plan: a machine, or its file.", rich_help_panel=_PLAN)
+    ] = "mncore2",
+    search_steps: Annotated[
+        int, typer.Option("--search-steps", help="With --plan: of auto_recompute_sa.", rich_help_panel=_PLAN)
+    ] = 1000,
     optimizers: Annotated[
         bool,
         typer.Option(
             "--optimizers",
-            help="Compare pfvm with onnxsim, OnnxSlim, onnxoptimizer and onnxscript: time, nodes left, latency of the "
-            "result, correctness; on ONNX files, nets (eight of ours, or one by its name), and chain (a synthetic "
-            "graph of 1,000 to 64,000 nodes); without a name on nets and chain. With --peers-python, --shape, --seed, "
-            "--runs, --rounds, --seconds, --timeout, --json and --plot.",
+            help="Compare with onnxsim, OnnxSlim, onnxoptimizer and onnxscript: time, nodes left, latency of the "
+            "result, correctness; on ONNX files, nets (eight of ours, or one by its name) and chain (1,000 to 64,000 "
+            "nodes); without a name on nets and chain.",
         ),
     ] = False,
     tpu: Annotated[
         bool,
         typer.Option(
             "--tpu",
-            help="Compare cycles on TPUs by their compiler's estimate, at full effort: resnet50, bert and vgg19 "
-            "(forward, and with backward; all without a name) from ONNX files, and by hand in JAX. "
-            "With --json and --timeout.",
+            help="Compare cycles on TPUs by their compiler's estimate: resnet50, bert and vgg19 (forward, and with "
+            "backward; all without a name) from ONNX files, and by hand in JAX.",
         ),
     ] = False,
     peers_python: Annotated[
-        Path | None, typer.Option("--peers-python", help="With --optimizers: the Python that has the others.")
+        Path | None,
+        typer.Option(
+            "--peers-python", help="With --optimizers: the Python that has the others.", rich_help_panel=_OPTIMIZERS
+        ),
     ] = None,
-    runs: Annotated[int, typer.Option("--runs", help="With --optimizers: of each of them on a file.", min=1)] = 3,
+    runs: Annotated[
+        int,
+        typer.Option(
+            "--runs", help="With --optimizers: of each of them on a file.", min=1, rich_help_panel=_OPTIMIZERS
+        ),
+    ] = 3,
     against: Annotated[
         list[str],
         typer.Option(
             "--against",
             help="onnxruntime, openvino, jax:FILE.py[:FUNCTION], torch:FILE.py:FUNCTION[:ARGUMENT]; a,b. {model} in a "
-            "name is each model's file name without its ending.",
+            "name is each model's file name without its ending. With --train: torch, torch.compile or jax.",
         ),
     ] = [],  # noqa: B006
     mesh: Annotated[
         list[str],
-        typer.Option("--mesh", help="Also measure xla devices on this mesh, data=2 or data=2,model=2. Repeatable."),
+        typer.Option(
+            "--mesh",
+            help="Also measure xla devices on this mesh, data=2 or data=2,model=2. Repeatable.",
+            rich_help_panel=_MESH,
+        ),
     ] = [],  # noqa: B006
     shard: Annotated[
-        list[str], typer.Option("--shard", help="With --mesh: split weights, 'linear*.weight=model,None', or auto.")
+        list[str],
+        typer.Option(
+            "--shard", help="With --mesh: split weights, 'linear*.weight=model,None', or auto.", rich_help_panel=_MESH
+        ),
     ] = [],  # noqa: B006
     json_file: Annotated[Path | None, typer.Option("--json", help="File for all figures.")] = None,
     plot_file: Annotated[Path | None, typer.Option("--plot", help="SVG file for a bar chart.")] = None,
     threads: Annotated[
         list[int], typer.Option("--threads", help="Of every candidate, pinned to as many cores. Repeatable.")
     ] = [1],  # noqa: B006
-    rounds: Annotated[int, typer.Option("--rounds", help="Turns of each candidate, at least 5.")] = 7,
-    seconds: Annotated[float, typer.Option("--seconds", help="Length of a turn.")] = 0.5,
+    rounds: Annotated[
+        int, typer.Option("--rounds", help="Turns of each candidate, at least 5.", rich_help_panel=_TURNS)
+    ] = 7,
+    seconds: Annotated[float, typer.Option("--seconds", help="Length of a turn.", rich_help_panel=_TURNS)] = 0.5,
     timeout: Annotated[
         float | None,
         typer.Option(
             "--timeout",
             help="Seconds for loading, and for a turn: 600; with --optimizers, of processor time for a file: 100; with "
             "--tpu, of the compiler: 3600.",
+            rich_help_panel=_TURNS,
         ),
     ] = None,
     shape: Shapes = [],  # noqa: B006 - typer copies it
-    seed: Annotated[int, typer.Option("--seed", help="Of made-up inputs.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Of made-up inputs.", rich_help_panel=_TURNS)] = 0,
     spinning: Annotated[
-        bool, typer.Option("--spinning/--no-spinning", help="Let ONNX Runtime's idle threads spin.")
+        bool,
+        typer.Option("--spinning/--no-spinning", help="Let ONNX Runtime's idle threads spin.", rich_help_panel=_TURNS),
     ] = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Measure models on devices and in other engines.
 
-    One process each, in turns.
+    One process each, in turns. --plan takes --shape, --seed, --json and --plot; --optimizers these, --rounds, --seconds
+    and --timeout; --tpu --json and --timeout.
     """
     from .command import Request
     from .command import bench as run_bench

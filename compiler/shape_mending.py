@@ -313,6 +313,20 @@ def _mend_reshape(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     out.shape = ir.Shape(dims)
 
 
+def _mend_feature_extractor(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """All elements of the indices count, not their last axis alone; a vector of data counts as one row."""
+    (data, indices), out = (value and value.shape for value in node.inputs), node.outputs[0]
+    if data is None or indices is None or not len(data):
+        out.shape = None
+        return
+    sizes = [dim for dim in indices if dim != 1]
+    static = [dim for dim in sizes if isinstance(dim, int)]
+    count = (
+        sizes[0] if len(sizes) == 1 else context.new_symbolic_dim() if len(static) < len(sizes) else math.prod(static)
+    )
+    out.shape = ir.Shape([*(list(data)[:-1] or [1]), count])
+
+
 def _mend_contrib_quantization(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     """ONNX Runtime's own QuantizeLinear and DequantizeLinear, which the library does not know."""
     operand, out = node.inputs[0], node.outputs[0]
@@ -343,4 +357,5 @@ _MEND: dict[tuple[str, str], Callable[[osi.ShapeInferenceContext, ir.Node], None
     ("", "Unique"): _mend_unique,
     ("", "Resize"): _mend_resize,
     ("", "MelWeightMatrix"): _mend_unknown,
+    ("ai.onnx.ml", "ArrayFeatureExtractor"): _mend_feature_extractor,
 }

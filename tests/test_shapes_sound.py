@@ -139,6 +139,18 @@ def test_symbolic_shapes_hold_the_real_ones(op: str) -> None:
             id="quantization as ONNX Runtime writes it",
         ),
         pytest.param(
+            '<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]> g (int64[n,1] i) => (float[a,b] y) '
+            "<float[3] x = {1, 2, 3}> { y = ai.onnx.ml.ArrayFeatureExtractor(x, i) }",
+            "[1,n]",
+            id="classes by number, as scikit-learn's classifiers choose them",
+        ),
+        pytest.param(
+            '<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]> '
+            "g (float[n,9] x, int64[2,3] i) => (float[a,b] y) { y = ai.onnx.ml.ArrayFeatureExtractor(x, i) }",
+            "[n,6]",
+            id="columns by a matrix of numbers",
+        ),
+        pytest.param(
             '<ir_version: 8, opset_import: ["" : 17]> g (float[n,m] x) => (int64[a,c] y) '
             "<int64 zero = {0}, int64 one = {1}, int64[1] rows = {-1}, int64[1] where = {1}> { s = Shape(x) "
             "l = Gather(s, one) r = Range(zero, l, one) u = Unsqueeze(r, where) k = Gather(s, where) "

@@ -3,6 +3,7 @@
 python examples/resnet50.py --device xla:cpu                   # all of them, small, beside PyTorch in the same run
 python examples/resnet50.py resnet50 --device xla:cpu --mesh data=2   # on two replicas
 python examples/resnet50.py resnet50 --device xla:tpu@v5e:1x1 --batch 128 --size 224   # compiled for a TPU elsewhere
+python examples/resnet50.py resnet50 --device xla:tpu@v5e:2x2 --mesh data=4 --batch 512 --size 224   # for four
 
 ResNet-50 is written by hand: inference, and training steps with SGD. With `--mesh data=2` the batch is split over two
 devices, as replicas have it; gradients are those of the whole batch, and so are batch statistics. With random weights
@@ -186,15 +187,15 @@ def main() -> None:
     if unknown:
         parser.error(f"no program {', '.join(sorted(unknown))}; choose from product, mnist, resnet50")
     torch.manual_seed(0)
-    options = {"device": args.device, "mesh": args.mesh}
     for name, (make, batches) in programs(args).items():
         if args.program and name.split()[0] not in args.program:
             continue
+        options = {"device": args.device, "mesh": None if name == "product" else args.mesh}  # it has no batch to split
         if "@" in args.device:
             effort = {"device_options": {"effort": args.effort}} if args.effort else {}
             ahead(name, make, batches[0], {**options, **effort}, pathlib.Path(args.outdir))
         else:
-            beside_pytorch(name, make, batches, options if name != "product" else {"device": args.device})
+            beside_pytorch(name, make, batches, options)
 
 
 if __name__ == "__main__":

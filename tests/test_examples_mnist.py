@@ -17,7 +17,7 @@ import pytest
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.signature import read_manifest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 EXPORTED = (
@@ -83,10 +83,26 @@ def test_compiled_step_gives_the_eager_count(tmp_path: pathlib.Path, idx_folder:
     assert [{a.name: a.i for a in n.attribute}.get("transB") for n in gemms] == [1, 1]
 
 
+@pytest.mark.slow
+def test_the_command_of_the_guide_trains_on_a_mesh_and_prefetches(
+    tmp_path: pathlib.Path, idx_folder: pathlib.Path
+) -> None:
+    """As on one device with batches in between, up to the order of sums."""
+    pytest.importorskip("jax")
+    shown = re.search(r"`python examples/(mnist\.py) ([^`]+)`", (EXAMPLES.parent / "docs" / "mesh.md").read_text())
+    assert shown and {"--mesh", "--prefetch"} <= set(shown[2].split())
+    weights = []
+    for number, options in enumerate((shown[2].split(), ["--device", "xla:cpu"])):
+        folder = tmp_path / str(number)
+        run(shown[1], *options, "--outdir", folder, "--data", idx_folder, "--epochs", 1)
+        weights.append(torch.load(folder / "checkpoint.pt"))
+    torch.testing.assert_close(weights[0], weights[1], rtol=1e-5, atol=1e-5)
+    assert "all-reduce" in (tmp_path / "0" / "train_step" / "report.json").read_text()
+
+
 def test_a_symbolic_batch_compiles_to_the_same_seven_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch is computed in the exported graph (Shape, Gather, Concat); the compiled one has a constant shape."""
     import pfvm
-    import torch
 
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import mnist_data
@@ -139,7 +155,6 @@ def test_training_on_the_emulator_reaches_the_accuracy(tmp_path: pathlib.Path) -
 def trained_from_file(monkeypatch: pytest.MonkeyPatch, path: pathlib.Path, data: str | None, epochs: int) -> float:
     """The accuracy of the weights that an exported step, loaded on the emulator, leaves after some epochs."""
     import pfvm
-    import torch
 
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import mnist_data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 import subprocess
@@ -39,14 +40,23 @@ def test_results_are_those_of_pytorch(options: list[str], names: list[str]) -> N
 
 @pytest.mark.slow
 @pytest.mark.tpu
-def test_each_is_compiled_for_a_tpu_that_is_not_here(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--device", "xla:tpu@v5e:1x1"], ["product", "mnist-train", "resnet50-inference", "resnet50-train"]),
+        (["product", "mnist", "--device", "xla:tpu@v5e:2x2", "--mesh", "data=4"], ["product", "mnist-train"]),
+    ],
+)
+def test_each_is_compiled_for_tpus_that_are_not_here(
+    options: list[str], names: list[str], tmp_path: pathlib.Path
+) -> None:
     pytest.importorskip("libtpu")
-    device = "xla:tpu@v5e:1x1"
-    options = ["--device", device, "--effort", "fast", "--outdir", str(tmp_path), *SMALL]
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE), *options], capture_output=True, text=True, check=False, timeout=900
-    )
+    command = [sys.executable, str(EXAMPLE), *options, "--effort", "fast", "--outdir", str(tmp_path), *SMALL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
-    names = ["product", "mnist-train", "resnet50-inference", "resnet50-train"]
-    assert re.findall(rf"^(.+) on {device}:", done.stdout, re.M) == [name.replace("-", " ") for name in names]
+    assert re.findall(r"^(.+) on xla:tpu@", done.stdout, re.M) == [name.replace("-", " ") for name in names]
     assert all((tmp_path / name / "executable.bin").stat().st_size for name in names)
+    for name in names:
+        collectives = json.loads((tmp_path / name / "report.json").read_text()).get("collectives", {"list": []})
+        is_split = "--mesh" in options and "train" in name
+        assert ("all-reduce" in {each["kind"] for each in collectives["list"]}) == is_split, name  # of the gradients

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 
 import onnx_ir as ir
+from pfvm.passes import dims
 
 Atom = str
 """A symbolic dim as shape inference writes it, an expression too, or a number of iterations."""
@@ -96,7 +97,7 @@ def _term(atoms: tuple[Atom, ...], factor: int) -> str:
 @functools.cache
 def dim_amount(name: Atom) -> Amount:
     """A symbolic dim, which may be an expression: `8*floor(h/2) + 8` is 8·(floor(h/2) + 1)."""
-    expression = ir.SymbolicDim(name)._expr  # sympy's, which has no public name
+    expression = None if dims.is_symbol(name) else ir.SymbolicDim(name)._expr  # sympy's, which has no public name
     if expression is None:
         return Amount.atom(name)
     content, rest = expression.as_content_primitive()
@@ -116,7 +117,7 @@ def symbols(atom: Atom) -> set[str]:
     """The symbols whose sizes an atom depends on."""
     if atom.startswith(ITERATIONS):
         return set()
-    return {str(symbol) for symbol in ir.SymbolicDim(atom).free_symbols()}
+    return set(dims.symbols(ir.SymbolicDim(atom)))
 
 
 def atom_size(atom: Atom, sizes: Mapping[str, int]) -> int:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from pfvm.errors import InvalidModelError, describe_node
 from pfvm.passes import schema
+from pfvm.passes.dims import symbols
 from pfvm.passes.effects import bodies, graphs_in, roots
 from pfvm.passes.view import constant_tensor, renamed
 
@@ -213,7 +214,7 @@ def _is_dim(dim: int | ir.SymbolicDim) -> bool:
 @functools.lru_cache(1 << 12)
 def _is_expression(name: str) -> bool:
     try:
-        ir.SymbolicDim(name).free_symbols()
+        symbols(ir.SymbolicDim(name))
     except ValueError:
         return False
     return True

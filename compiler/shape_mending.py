@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import onnx_shape_inference as osi
-from pfvm.passes.dims import Dim, longer
+from pfvm.passes.dims import Dim
 from pfvm.passes.effects import bodies
 from pfvm.passes.numpy_ops import sliced
 from pfvm.passes.view import View, constant_tensor
+
+from .plain_shapes import broadcast
 
 _TO_THE_END = 2**31 - 1
 """Slice ends from here on mean "to the end": exporters write INT32_MAX or INT64_MAX."""
@@ -77,12 +79,12 @@ def _common(context: osi.ShapeInferenceContext, a: ir.Shape | None, b: ir.Shape 
 
 
 def _mend_broadcast(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
-    """Of two different symbols the library takes the first; either may be 1. Before opset 7 the first operand rules."""
+    """Of two different symbols the library takes the first. Before opset 7 the first operand rules."""
     out, first = node.outputs[0], node.inputs[0]
     if context.opset < 7 and len(node.inputs) == 2:
         out.shape = first.shape if first is not None else None
     elif out.shape is not None:
-        dims = _broadcast(context, [v.shape for v in node.inputs if v is not None])
+        dims = broadcast(context, [v.shape for v in node.inputs if v is not None])
         out.shape = None if dims is None else ir.Shape(dims)
 
 
@@ -91,7 +93,7 @@ def _mend_matmul(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     if out is None or any(shape is None for shape in shapes):
         return
     batches = [list(shape)[:-2] for shape in shapes if shape is not None]
-    dims = _broadcast(context, batches)
+    dims = broadcast(context, batches)
     if any(batches) and dims is not None:
         node.outputs[0].shape = ir.Shape([*dims, *list(out)[len(dims) :]])
 
@@ -101,31 +103,8 @@ def _mend_expand(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     if out.shape is None or data is None or target is None:
         return
     contents = context.get_symbolic_value(target)
-    dims = None if contents is None else _broadcast(context, [data.shape, contents])
+    dims = None if contents is None else broadcast(context, [data.shape, contents])
     out.shape = ir.Shape(dims if dims is not None else [context.new_symbolic_dim() for _ in out.shape])
-
-
-def _broadcast(
-    context: osi.ShapeInferenceContext, shapes: Sequence[Sequence[Dim] | ir.Shape | None]
-) -> list[Dim] | None:
-    """Multidirectional broadcasting of symbolic shapes; None when one is unknown."""
-    if any(shape is None for shape in shapes):
-        return None
-    rank = max(len(shape) for shape in shapes if shape is not None)
-    padded: list[list[Dim]] = [[*[1] * (rank - len(shape)), *shape] for shape in shapes if shape is not None]
-    return [_broadcast_dim(context, column) for column in zip(*padded)]
-
-
-def _broadcast_dim(context: osi.ShapeInferenceContext, dims: Sequence[Dim]) -> Dim:
-    sizes = [dim for dim in dims if isinstance(dim, int) and dim != 1]
-    if sizes:
-        return sizes[0]
-    symbols = {dim.value: dim for dim in dims if not isinstance(dim, int)}
-    if not symbols:
-        return 1
-    first, *others = symbols.values()
-    whole = longer(first, others[0]) if len(others) == 1 else None
-    return first if not others else whole or context.new_symbolic_dim()
 
 
 def _mend_einsum(context: osi.ShapeInferenceContext, node: ir.Node) -> None:

@@ -15,10 +15,11 @@ import onnx_ir as ir
 import onnx_shape_inference as osi
 from onnx_shape_inference import _functions  # function calls have no public entry; the version is pinned to 0.4
 from pfvm.passes import schema
+from pfvm.passes.dims import symbols
 from pfvm.passes.effects import bodies, graphs_in, nodes_in, roots
 from pfvm.passes.view import is_parameterized
 
-from . import onnx_shapes
+from . import onnx_shapes, plain_shapes
 from .importer import DECLARED_SHAPE
 from .shape_mending import Dim, mend
 
@@ -102,6 +103,20 @@ class ShapeInference:
         _bind_body_inputs(context, node)
         for body in bodies(node):
             self._infer_graph(context, body)
+        if not plain_shapes.infer(context, node):
+            self._ask_library(context, node)
+            mend(context, node)
+        for out in node.outputs:
+            out.metadata_props.pop(osi.SYM_DATA_KEY, None)
+            if out.type is not None and out.type.dtype is None:
+                out.type = None  # a sequence of what nobody knows, as in a function, which a file cannot say
+            if out.const_value is not None:
+                out.const_value = None  # contents() knows; a node's output is no constant of the file
+            if out.shape is not None and any(isinstance(d, int) and d < 0 for d in out.shape):
+                out.shape = None
+
+    def _ask_library(self, context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+        """Leaves unknown what it raises on."""
         try:
             with _without_defaults(node):
                 self._call_library(context, node)
@@ -110,15 +125,6 @@ class ShapeInference:
             self.failures[node.op_type] += 1
             logger.debug("shape of %s (%s) stays unknown: %s", node.name, node.op_type, error)
             for out in node.outputs:
-                out.shape = None
-        mend(context, node)
-        for out in node.outputs:
-            out.metadata_props.pop(osi.SYM_DATA_KEY, None)
-            if out.type is not None and out.type.dtype is None:
-                out.type = None  # a sequence of what nobody knows, as in a function, which a file cannot say
-            if out.const_value is not None:
-                out.const_value = None  # contents() knows; a node's output is no constant of the file
-            if out.shape is not None and any(isinstance(d, int) and d < 0 for d in out.shape):
                 out.shape = None
 
     def _call_library(self, context: osi.ShapeInferenceContext, node: ir.Node) -> None:
@@ -164,7 +170,7 @@ def _symbols(model: ir.Model) -> set[str]:
     for graph in graphs_in(model.graph):
         for value in [*graph.inputs, *graph.outputs, *(out for node in graph for out in node.outputs)]:
             if value.shape is not None:
-                names.update(str(s) for s in value.shape.free_symbols())
+                names.update(*map(symbols, value.shape))
     return names
 
 

@@ -26,6 +26,18 @@ def same_dim(a: Dim, b: Dim) -> bool:
     return a.value is not None and a.value == b.value
 
 
+def symbols(dim: Dim) -> frozenset[str]:
+    """The names in a dim; a size and an anonymous dim have none. ValueError where a dim's text is no expression."""
+    if isinstance(dim, int) or dim.value is None:
+        return frozenset()
+    return frozenset([dim.value]) if is_symbol(dim.value) else dim.free_symbols()
+
+
+def is_symbol(text: str) -> bool:
+    """Whether a dim's text is one name, for which nothing needs to be parsed."""
+    return text.isascii() and text.isidentifier()
+
+
 def longer(a: Dim, b: Dim) -> ir.SymbolicDim | None:
     """n, where the other dim is Min(c, n) of two or more, as of a table sliced up to a length.
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common
 from pfvm.compiler.shapes import ShapeInference
 from pfvm.errors import OptionError, describe_node
+from pfvm.passes.dims import symbols
 from pfvm.passes.effects import bodies
 
 from .row_facts import Mixes, Rows
@@ -109,7 +110,7 @@ class _Facts:
         return isinstance(dim, int) or dim.value is not None
 
     def _depends(self, dim: int | ir.SymbolicDim) -> bool:
-        return self._symbol in _symbols(dim)
+        return self._symbol in symbols(dim)
 
     def rank(self, value: ir.Value) -> int:
         if value.shape is None:
@@ -142,7 +143,3 @@ class _Facts:
 
 def _name(dim: int | ir.SymbolicDim) -> str | None:
     return None if isinstance(dim, int) else dim.value
-
-
-def _symbols(dim: int | ir.SymbolicDim) -> set[str]:
-    return set() if isinstance(dim, int) else {str(s) for s in ir.Shape([dim]).free_symbols()}

@@ -74,14 +74,15 @@ def compile_model(
     evaluate: Evaluate | None = None,
     make_verifier: Callable[[ir.Model], Verifier] | None = None,
     trace: Trace | None = None,
+    in_place: bool = False,
 ) -> CompileResult:
-    """Run the passes on a copy of a model in normal form.
+    """Run the passes on a copy of a model in normal form, or on the model itself where nobody needs it any more.
 
     `evaluate` runs constant subgraphs; without one, floating point constants stay as they are. `make_verifier` is
     called with the original when `options.verify` is set. `trace` is told of every rule that is tried.
     Raises MismatchError from the verifier, OptionError for an impossible opset and for `verify` without an engine.
     """
-    working = read_model(model)
+    working = model if in_place else read_model(model)
     if options.opset is not None and options.opset != working.opset_imports.get(""):
         working = _convert(working, options.opset)
     disabled = list(options.disable)
@@ -138,21 +139,24 @@ def compile_source(
     make_verifier: Callable[[ir.Model], Verifier] | None = None,
     finish: Callable[[ir.Model], tuple[ir.Model, dict[str, Any]]] | None = None,
     accept: Callable[[ir.Model], Mapping[str, bytes]] | None = None,
+    keep_original: bool = True,
 ) -> CompileResult:
     """Read a model, compile it, and write what the options ask for: the output file and the artifacts directory.
 
     `finish` makes of the compiled model what is written, with a report of its accuracy.
     `accept` is called with that model: it raises where that must not be written, and returns name and content
-    of more files for the directory.
+    of more files for the directory. Without `keep_original`, `original` of the result is None where that spares a copy.
     """
-    original = read_model(source)
-    _check_targets(source, original, options)
-    result = compile_model(original, options, evaluate=evaluate, make_verifier=make_verifier)
+    model = read_model(source)
+    _check_targets(source, model, options)
+    spent = not (keep_original or options.verify or options.artifacts)
+    original = None if spent else model
+    result = compile_model(model, options, evaluate=evaluate, make_verifier=make_verifier, in_place=spent)
     if finish is not None:
         result.model, result.accuracy = finish(result.model)
     result.original = original
     files = {} if accept is None else accept(result.model)
-    write_outputs(original, result, options, files)
+    write_outputs(result, options, files)
     return result
 
 
@@ -171,9 +175,7 @@ def _data_paths(path: pathlib.Path) -> list[pathlib.Path]:
     return [exporter.data_path(path, safetensors) for safetensors in (False, True)]
 
 
-def write_outputs(
-    original: ir.Model, result: CompileResult, options: Options, files: Mapping[str, bytes] | None = None
-) -> None:
+def write_outputs(result: CompileResult, options: Options, files: Mapping[str, bytes] | None = None) -> None:
     """Write model.onnx, pfvm.onnx, passes.json and `files` into the artifacts directory, then the output file.
 
     The output comes last: who finds it finds everything. Raises PfvmError.
@@ -183,11 +185,13 @@ def write_outputs(
         exporter.make_directory(folder)
     targets = [folder / "model.onnx", folder / "pfvm.onnx"] if folder is not None else []
     for target in [*targets, *([options.output] if options.output is not None else [])]:
-        for model in (original, result.model):  # weights may lie in a file that is about to be replaced
+        models = [result.model] if result.original is None else [result.original, result.model]
+        for model in models:  # weights may lie in a file that is about to be replaced
             for data in _data_paths(target):
                 exporter.load_from(model, data)
     if folder is not None:
-        exporter.write_model(original, folder / "model.onnx", options.external_data, options.safetensors)
+        assert result.original is not None, "kept where there is a directory"
+        exporter.write_model(result.original, folder / "model.onnx", options.external_data, options.safetensors)
         exporter.write_model(result.model, folder / "pfvm.onnx", options.external_data, options.safetensors)
         summary = json.dumps(result.summary(), indent=1) + "\n"
         exporter.write_files(folder, {"passes.json": summary.encode(), **(files or {})})

@@ -16,18 +16,20 @@ _ARITHMETIC = frozenset(["Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean"
 
 def infer(context: osi.ShapeInferenceContext, node: ir.Node) -> bool:
     """Set the output's type and shape, which hold for every run; False for what is left to the library."""
+    if node.domain != "" or not (node.op_type in _ARITHMETIC or node.op_type == "Flatten") or context.opset < 7:
+        return False
     operands = [value for value in node.inputs if value is not None]
     shapes = [value.shape for value in operands if value.shape is not None]
     dtypes = {value.dtype for value in operands}
-    if node.domain != "" or context.opset < 7 or len(shapes) != len(node.inputs) or len(dtypes) != 1:
+    dtype = dtypes.pop() if len(dtypes) == 1 else None
+    if dtype is None or len(shapes) != len(node.inputs):
         return False
-    (dtype,) = dtypes
     dims = None
-    if node.op_type in _ARITHMETIC and dtype is not None and dtype.is_floating_point():  # of integers contents follow
+    if node.op_type == "Flatten":
+        dims = None if is_parameterized(node) else _flattened(shapes[0], node.attributes.get_int("axis", 1))
+    elif dtype.is_floating_point():  # what integers hold is followed, too, which is the library's
         dims = broadcast(context, shapes)
-    elif node.op_type == "Flatten" and dtype is not None and not is_parameterized(node):
-        dims = _flattened(shapes[0], node.attributes.get_int("axis", 1))
-    if dtype is None or dims is None:
+    if dims is None:
         return False
     context.set_dtype(node.outputs[0], dtype)
     node.outputs[0].shape = ir.Shape(dims)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -210,7 +209,7 @@ def run(
     records: list[PassRecord] = []
     aimed = {name for names in TARGETS.values() for name in names}
     running = [each for each in passes if each.name not in aimed]
-    measured = measure(rw.model)
+    measured = measure(rw)
     limit = 16 + measured[0]
     for number in range(1, limit + 1):
         changed = False
@@ -255,20 +254,19 @@ def _run_one(
     each.run(rw, **accepted)
     rw.end_pass()
     seconds = time.perf_counter() - start
-    nodes_after, size_after = measure(rw.model) if rw.matches else measured
+    nodes_after, size_after = measure(rw) if rw.matches else measured
     rejected = {f"{rule}: {why}": count for (rule, why), count in rw.rejections.items()}
     return PassRecord(each.name, number, seconds, dict(rw.matches), rejected, nodes, nodes_after, size, size_after)
 
 
-def measure(model: ir.Model) -> tuple[int, int]:
+def measure(rw: Rewriter) -> tuple[int, int]:
     """Number of nodes, and bytes of constants, over the main graph, its bodies and the functions."""
-    from .effects import graphs_in, roots
+    from .effects import graphs_in
+    from .scopes import SEALED_DOMAIN
+    from .tensor_bytes import nbytes
 
-    nodes = size = 0
-    for root in roots(model):
-        graphs = list(graphs_in(root))
-        nodes += sum(len(graph) for graph in graphs)
-        size += sum(
-            v.const_value.nbytes for graph in graphs for v in graph.initializers.values() if v.const_value is not None
-        )
-    return nodes, math.ceil(size)
+    sealed = [f.graph for f in rw.model.functions.values() if f.domain == SEALED_DOMAIN]
+    graphs = [*rw.scopes(), *(each for graph in sealed for each in graphs_in(graph))]
+    nodes = sum(len(graph) for graph in graphs)
+    tensors = (v.const_value for graph in graphs for v in graph.initializers.values())
+    return nodes, sum(nbytes(tensor) for tensor in tensors if tensor is not None)

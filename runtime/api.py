@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,7 +39,7 @@ def optimize(model: Model, **options: Any) -> Model:
     parsed = parse(options, from_python=True)
     if isinstance(model, (str, os.PathLike)) and parsed.output is None:
         raise OptionError("optimize(path) needs output=PATH for the compiled file")
-    compiled = compile_source(model, parsed).model
+    compiled = compile_source(model, parsed, keep_original=False).model
     result: Any = compiled
     if isinstance(model, onnx.ModelProto):
         result = to_proto(compiled)
@@ -49,7 +50,9 @@ def optimize(model: Model, **options: Any) -> Model:
     return result
 
 
-def compile_source(source: Any, options: Options, reports: dict[str, Any] | None = None) -> CompileResult:
+def compile_source(
+    source: Any, options: Options, reports: dict[str, Any] | None = None, *, keep_original: bool = True
+) -> CompileResult:
     """Reads a model, compiles it with ONNX Runtime as the folding engine and writes what the options ask for.
 
     With `options.device`, the compiled model is loaded there first: what the device cannot run is an error. With an
@@ -59,10 +62,18 @@ def compile_source(source: Any, options: Options, reports: dict[str, Any] | None
     need not be here, and the output is a portable program.
 
     reports: gets the content of report.json of each topology by the device's name, {"error": …} where it failed.
+    keep_original: False where nobody reads `original` of the result, which then may be None: that spares a copy.
     """
-    finish = _finisher(options)
+    compile_it = functools.partial(
+        compile_with,
+        source,
+        evaluate=evaluate,
+        make_verifier=make_verifier,
+        finish=_finisher(options),
+        keep_original=keep_original,
+    )
     if options.device is None:
-        return compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier, finish=finish)
+        return compile_it(options)
     from .device import device_files, load_executable, parse_devices
     from .portable import check_export, export_to
     from .synthesis import parse_shapes, workable
@@ -70,13 +81,7 @@ def compile_source(source: Any, options: Options, reports: dict[str, Any] | None
 
     if options.export is not None:
         check_export(options)
-        result = compile_with(
-            source,
-            options.model_copy(update={"output": None}),
-            evaluate=evaluate,
-            make_verifier=make_verifier,
-            finish=finish,
-        )
+        result = compile_it(options.model_copy(update={"output": None}))
         export_to(options, result.model)
         return result
     devices = parse_devices(options.device)
@@ -94,7 +99,7 @@ def compile_source(source: Any, options: Options, reports: dict[str, Any] | None
             return {}
         return device_files(executable, devices[0], lambda: workable(model, executable, shapes=shapes))
 
-    return compile_with(source, options, evaluate=evaluate, make_verifier=make_verifier, finish=finish, accept=accept)
+    return compile_it(options, accept=accept)
 
 
 def _finisher(options: Options) -> Callable[[ir.Model], tuple[ir.Model, dict[str, Any]]] | None:

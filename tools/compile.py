@@ -179,6 +179,7 @@ def compile_command(
     from pfvm.compiler.options import parse
     from pfvm.runtime.api import compile_source
 
+    from .console import is_quiet
     from .report import print_compiled
     from .working import working
 
@@ -192,7 +193,7 @@ def compile_command(
     start = time.perf_counter()
     reports: dict[str, Any] = {}
     with working(f"compiling {model}"):
-        result = compile_source(model, options, reports)
+        result = compile_source(model, options, reports, keep_original=as_json or not is_quiet())
     seconds = time.perf_counter() - start
     device = options.device if options.explain else None
     if as_json:

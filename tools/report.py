@@ -21,7 +21,7 @@ def print_compiled(
     reports: Mapping[str, Any] | None = None,
     segments: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
-    """On stderr: one line with what was written, nodes and bytes, then a table.
+    """On stderr, unless --quiet: one line with what was written, nodes and bytes, then a table.
 
     Or JSON: passes.json with "flops", "written", and "devices": the `reports` of xla:tpu@TOPOLOGY by device;
     with --explain "segments", as tools/segments.py gives them.
@@ -35,6 +35,8 @@ def print_compiled(
         whole = {**summary, **flops_json(result), "seconds": seconds, "written": list(written), **devices, **explained}
         print_json(whole)
         return
+    if is_quiet():
+        return
     nodes, size = summary["nodes"], summary["bytes"]
     parts = []
     if nodes is not None:
@@ -46,8 +48,7 @@ def print_compiled(
 
         for line in lines(result.accuracy):
             err().print(line, soft_wrap=True)
-    if not is_quiet():
-        err().print(CompiledTable(result))
+    err().print(CompiledTable(result))
 
 
 def print_check(report: Report, as_json: bool = False) -> None:

@@ -24,8 +24,8 @@ def working(title: str) -> Iterator[None]:
 
     Leave it before results are printed: it erases its line.
     """
-    console = err()
-    if is_quiet() or not console.is_terminal:
+    console = None if is_quiet() else err()
+    if console is None or not console.is_terminal:
         yield
         return
     bar = Bar(title, console)

@@ -67,7 +67,7 @@ class Visit:
         """Waits for the title, which a tab sets once it shows. The page's policy forbids waiting for an expression."""
         from playwright.sync_api import expect
 
-        expect(self.page).to_have_title(re.compile(pattern))
+        expect(self.page).to_have_title(re.compile(pattern), timeout=20_000)
 
     def outside(self) -> list[str]:
         """The requests that went anywhere but to the page's own origin."""

@@ -124,6 +124,8 @@ def atom_size(atom: Atom, sizes: Mapping[str, int]) -> int:
     """The size of an atom for these sizes of the symbols in it, 1 for others; a loop of unknown length runs once."""
     if atom.startswith(ITERATIONS):
         return 1
+    if dims.is_symbol(atom):
+        return max(0, sizes.get(atom, 1))
     found = ir.SymbolicDim(atom).evaluate({symbol: sizes.get(symbol, 1) for symbol in symbols(atom)})
     return max(0, found) if isinstance(found, int) else 0
 

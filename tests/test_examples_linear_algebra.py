@@ -7,6 +7,7 @@ import pathlib
 from types import ModuleType
 
 import numpy as np
+import onnx
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -60,3 +61,13 @@ def test_other_data_takes_another_number_of_steps(example: ModuleType) -> None:
     assert int(run(easy, b)["steps"]) == 1
     assert int(run(a, b)["steps"]) > 10
     assert run.executable.compilations == 1
+
+
+@pytest.mark.tpu
+def test_the_fourier_transform_is_compiled_for_a_tpu(example: ModuleType, tmp_path: pathlib.Path) -> None:
+    """Of a fixed size; float64 is computed as float32."""
+    pytest.importorskip("libtpu")
+    device = "xla:tpu@v5e:1x1"
+    pfvm.optimize(onnx.parser.parse_model(example.POISSON), device=device, effort="fast", shape="f=1,256,1",
+                  artifacts=tmp_path)  # fmt: skip
+    assert (tmp_path / "executable.bin").stat().st_size

@@ -40,6 +40,16 @@ def text_for_a_tpu(proto: Any) -> str:
     return compiled(proto).lowered.exported.mlir_module()
 
 
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_fourier_transforms_have_no_float64(dtype: str) -> None:
+    """Which TPUs lack; elsewhere they are computed in it."""
+    graph = f"""g ({dtype}[2,8,2] x) => ({dtype}[2,8,2] y) <{dtype} c = {{2}}, int64 a = {{1}}>
+    {{ f = DFT(x, , a)  s = Mul(f, c)  y = DFT<inverse=1>(s, , a) }}"""
+    text = text_for_a_tpu(model(graph))
+    assert text.count("stablehlo.fft") == 2 and "complex<f32>" in text and "complex<f64>" not in text
+    assert "f64" not in "".join(line for line in text.splitlines() if "stablehlo.multiply" in line or ".fft" in line)
+
+
 @pytest.mark.parametrize("scaled", SCORES.values(), ids=SCORES)
 def test_attention_scales_its_queries_and_not_its_scores(scaled: str) -> None:
     text = text_for_a_tpu(heads(scaled))

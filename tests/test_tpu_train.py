@@ -79,6 +79,17 @@ def test_several_steps_in_a_call_are_a_loop_of_known_length(tmp_path: pathlib.Pa
     assert 5 * cycles[0] < cycles[1] < 12 * cycles[0]
 
 
+def test_an_early_end_is_a_loop_that_the_device_ends(tmp_path: pathlib.Path) -> None:
+    """How often it runs depends on the loss, so there is no total of cycles, and the reason is said."""
+    model = mlp()
+    step = step_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    spread = {"steps_per_call": 8, "until": "loss < 0.1", "device_options": FAST}
+    pfvm.compile(step, {"x": torch.randn(16, 32), "t": LABELS}, "xla:tpu@v5e:1x1", codegen_dir=tmp_path, **spread)
+    report, _ = written(tmp_path)
+    assert report["vsm_cycles"] is None and "loop" in report["cycles_missing"] and report["modelled_cycles"] > 0
+    assert (tmp_path / "scheduled_hlo.txt").read_text(encoding="utf-8").count(" while(") == 1
+
+
 def test_a_convolution_net_s_step(tmp_path: pathlib.Path) -> None:
     """The gradient of a pool is an operation of the TPU, of which its compiler states no cycles: no total, and why."""
     model = nn.Sequential(

@@ -69,8 +69,11 @@ def precision_of(platform: str, asked: str | None) -> Precision:
 
 
 def computed_types(platform: str, precision: Precision) -> dict[np.dtype, np.dtype]:
-    """What a platform computes as another type: a TPU float64 as float32, unless it is to be as exact as can be."""
-    return {np.dtype(np.float64): np.dtype(np.float32)} if platform == "tpu" and precision != "highest" else {}
+    """What a platform computes as another type: a TPU float64 as float32, also within complex numbers, unless it is to
+    be as exact as can be."""
+    if platform != "tpu" or precision == "highest":
+        return {}
+    return {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.complex64)}
 
 
 @contextmanager

@@ -60,6 +60,14 @@ def nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
             yield from body.node
 
 
+def values(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
+    """What a model, its functions, and every body in either declare of their values."""
+    for function in proto.functions:
+        yield from function.value_info
+    for graph in (*graphs(proto.graph), *(body for function in proto.functions for body in _bodies(function.node))):
+        yield from (*graph.input, *graph.output, *graph.value_info)
+
+
 def _check(tensor: onnx.TensorProto, what: str, folder: pathlib.Path, raw: memoryview | None = None) -> None:
     try:
         dtype = ir.DataType(tensor.data_type)

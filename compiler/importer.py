@@ -23,7 +23,7 @@ from pfvm.passes.effects import bodies, graphs_in, roots
 from pfvm.passes.view import constant_tensor, renamed
 
 from . import external, validation, wire
-from .signature import Interface, read_manifest
+from .signature import Interface, has_map, read_manifest
 
 DECLARED_SHAPE = "pfvm.declared_shape"
 """Key in `value.meta` of the shape that the file declared for an intermediate value."""
@@ -39,17 +39,16 @@ def read_model(source: Source) -> ir.Model:
     UnsupportedOpError (an operator or opset that ai.onnx does not have).
     """
     if isinstance(source, ir.Model):
-        model, no_opset = source.clone(), False
-        recorded = Interface.recorded(source)
-        if recorded is not None:  # already in normal form
-            recorded.record(model)
+        model, interface = source.clone(), Interface.recorded(source)
+        if interface is not None:  # already in normal form
+            interface.record(model)
             return model
     else:
         proto, folder, weights = _read_proto(source)
-        no_opset = not proto.opset_import
+        interface = Interface.declared_in(proto)
         _prepare_proto(proto, folder, weights)
         model = _deserialize(proto, folder, weights)
-    normalise(model, no_opset)
+    normalise(model, interface)
     return model
 
 
@@ -117,6 +116,9 @@ def _prepare_proto(proto: onnx.ModelProto, folder: pathlib.Path, weights: wire.W
             _set_attribute_types(node)
     for node in external.nodes(proto):
         _fill(node)
+    for value in external.values(proto):
+        if has_map(value.type):  # onnx_ir has no maps; of inputs and outputs, the interface knows them
+            value.ClearField("type")
 
 
 _ATTRIBUTE_FIELDS = ("f", "i", "s", "t", "g", "floats", "ints", "strings", "tensors", "graphs")
@@ -178,13 +180,18 @@ def _deserialize(proto: onnx.ModelProto, folder: pathlib.Path, weights: wire.Wei
 # ---- normal form
 
 
-def normalise(model: ir.Model, no_opset: bool = False) -> None:
-    """Bring a model into normal form, in place. Raises InvalidModelError and UnsupportedOpError."""
+def normalise(model: ir.Model, interface: Interface | None = None) -> None:
+    """Bring a model into normal form, in place. Raises InvalidModelError and UnsupportedOpError.
+
+    interface: what its file declares; without one, what the graph says.
+    """
     graph = model.graph
     if model.ir_version < 4:
         for value in [v for v in graph.inputs if v.is_initializer()]:
             graph.inputs.remove(value)
-    dataclasses.replace(Interface.of(model), no_opset=no_opset).record(model)
+    interface = interface or Interface.of(model)
+    kept = {value.name for value in graph.inputs}
+    dataclasses.replace(interface, inputs=tuple(v for v in interface.inputs if v.name in kept)).record(model)
     validation.check_model(model)
     for value in graph.inputs:
         value.shape = _clean(value.shape)

@@ -109,9 +109,9 @@ def _record(model: ir.Model, step: Interface, roles: Roles, steps: int) -> None:
         + tuple(ir.serde.serialize_value(v) for v in model.graph.outputs[len(step.outputs) :]),
     )
     new.record(model)
-    declared = {v.name: v for v in (*new.inputs, *new.outputs)}
+    declared = new.declared()
     for value in (*model.graph.inputs, *model.graph.outputs):
-        value.shape = ir.serde.deserialize_value_info_proto(declared[value.name or ""], None).shape
+        value.shape = declared[value.name or ""].shape
 
 
 def _stack_default(value: ir.Value, steps: int) -> None:

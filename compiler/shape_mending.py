@@ -294,7 +294,7 @@ def _mend_reshape(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
 
 def _mend_feature_extractor(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     """All elements of the indices count, not their last axis alone; a vector of data counts as one row."""
-    (data, indices), out = (value and value.shape for value in node.inputs), node.outputs[0]
+    (data, indices), out = (None if value is None else value.shape for value in node.inputs), node.outputs[0]
     if data is None or indices is None or not len(data):
         out.shape = None
         return

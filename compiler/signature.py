@@ -29,6 +29,12 @@ class Interface:
     no_opset: bool = False
 
     @classmethod
+    def declared_in(cls, proto: onnx.ModelProto) -> Interface:
+        """The interface of a file. An input that is an output too has two declarations, and they may differ."""
+        graph = onnx.GraphProto(input=proto.graph.input, output=proto.graph.output)  # `proto` may change
+        return cls(tuple(graph.input), tuple(graph.output), not proto.opset_import)
+
+    @classmethod
     def of(cls, model: ir.Model) -> Interface:
         """The interface recorded at import, else that of the graph as it stands."""
         recorded = cls.recorded(model)
@@ -54,6 +60,15 @@ class Interface:
         """Remove what `record` noted: the model's inputs and outputs may change again."""
         model.meta.pop(_META_KEY, None)
 
+    def declared(self) -> dict[str, ir.Value]:
+        """The declarations as values, by name. A map has no type there: onnx_ir does not represent it."""
+        known = [_without_map(v) for v in (*self.inputs, *self.outputs)]
+        return {v.name: ir.serde.deserialize_value_info_proto(v, None) for v in known}
+
+    def maps(self) -> dict[str, str]:
+        """Of the inputs and outputs that are or hold maps, what they are: "map", "sequence map"."""
+        return {v.name: kind(v.type) for v in (*self.inputs, *self.outputs) if has_map(v.type)}
+
     def symbols(self) -> frozenset[str]:
         """Names of the symbolic dims of inputs and outputs."""
         dims = (d for v in (*self.inputs, *self.outputs) for d in v.type.tensor_type.shape.dim)
@@ -75,6 +90,25 @@ class Interface:
                 value.CopyFrom(original)
         if self.no_opset:
             del proto.opset_import[:]
+
+
+def kind(declared: onnx.TypeProto) -> str:
+    """ "tensor", or what is around the tensor, outer words first: "optional sequence", "sequence map"."""
+    words: list[str] = []
+    field = declared.WhichOneof("value")
+    while field in ("sequence_type", "optional_type"):
+        words.append(field.removesuffix("_type"))
+        declared = getattr(declared, field).elem_type
+        field = declared.WhichOneof("value")
+    return " ".join([*words, "map"] if field == "map_type" else words) or "tensor"
+
+
+def has_map(declared: onnx.TypeProto) -> bool:
+    return "map" in kind(declared)
+
+
+def _without_map(declared: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    return onnx.ValueInfoProto(name=declared.name) if has_map(declared.type) else declared
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,7 +65,12 @@ class Content:
 def content(model: ir.Model) -> Content:
     """Count what is in a model in normal form."""
     interface = Interface.of(model)
-    declared = {v.name: ir.serde.deserialize_value_info_proto(v, None) for v in (*interface.inputs, *interface.outputs)}
+    declared, maps = interface.declared(), interface.maps()
+
+    def text(value: ir.Value) -> str:
+        name = value.name or ""
+        return maps.get(name) or type_text(declared.get(name, value))
+
     signature = [declared.get(v.name or "", v) for v in (*model.graph.inputs, *model.graph.outputs)]
     required = [v for v in model.graph.inputs if not v.is_initializer()]
     optional = [v for v in model.graph.inputs if v.is_initializer()]
@@ -74,8 +79,8 @@ def content(model: ir.Model) -> Content:
     ops = collections.Counter(full_name(node) for node in counted)
     return Content(
         opsets={domain or "ai.onnx": version for domain, version in sorted(model.opset_imports.items())},
-        inputs={v.name or "": type_text(declared.get(v.name or "", v)) for v in required},
-        outputs={v.name or "": type_text(declared.get(v.name or "", v)) for v in model.graph.outputs},
+        inputs={v.name or "": text(v) for v in required},
+        outputs={v.name or "": text(v) for v in model.graph.outputs},
         overridable={v.name or "": type_text(v) for v in optional},
         state=dict(collections.Counter(entry.kind for entry in read_manifest(model))),
         ops=dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),

@@ -66,9 +66,10 @@ class UntilBuilder(StepBuilder):
         super().__init__(model, roles, steps)
         self._until = until
         self._outputs = list(model.graph.outputs)
-        for value, declared in zip(self._outputs, Interface.of(model).outputs):
-            if value.shape is None:
-                value.shape = ir.serde.deserialize_value_info_proto(declared, None).shape
+        declared = Interface.of(model).declared()
+        for value in self._outputs:
+            if value.shape is None and value.name in declared:
+                value.shape = declared[value.name].shape
         if model.graph.opset_imports.get("", 0) < _OPSET:
             raise UnsupportedOpError(
                 f"until needs opset {_OPSET}, and the model has {model.graph.opset_imports.get('')}; convert it first: "

@@ -21,7 +21,7 @@ class TensorSpec(NamedTuple):
 
     `dtype` is the ONNX element type (of the tensor, or of what a sequence or optional holds); None where the model does
     not say. `shape` is None for unknown rank; its dims are an int, a symbol's name, or None for an unnamed unknown one.
-    `kind` is "tensor", "sequence", "optional", or "optional sequence".
+    `kind` is "tensor", "sequence", "optional", "map", or several of them, the outer one first: "sequence map".
     """
 
     name: str
@@ -74,10 +74,11 @@ def specs_of(model: ir.Model) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec,
     A graph output may know more than that by now (a constant has a shape); the signature stays what it was.
     """
     graph, interface = model.graph, Interface.of(model)
-    declared = {v.name: ir.serde.deserialize_value_info_proto(v, None) for v in (*interface.inputs, *interface.outputs)}
+    declared, maps = interface.declared(), interface.maps()
 
     def spec(value: ir.Value) -> TensorSpec:
-        return spec_of(declared.get(value.name or "", value))
+        name = value.name or ""
+        return TensorSpec(name, None, None, maps[name]) if name in maps else spec_of(declared.get(name, value))
 
     required = tuple(spec(v) for v in graph.inputs if v.name not in graph.initializers)
     optional = tuple(spec(v) for v in graph.inputs if v.name in graph.initializers)

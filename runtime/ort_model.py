@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 from pfvm.compiler.importer import DECLARED_SHAPE
+from pfvm.compiler.signature import Interface, has_map
 
 # Initializers from this size on are handed over as memory.
 _LARGE_BYTES = 1 << 20
@@ -47,10 +48,20 @@ def serialize(model: ir.Model, shared: Mapping[str, ir.TensorProtocol]) -> bytes
     # Before IR version 4 every initializer had to be an input as well; in normal form it is not, and ORT would object.
     view: Any = _Overlay(model, graph=graph, ir_version=max(model.ir_version, 4))
     proto = ir.serde.serialize_model(view)
+    _declare_maps(model, proto)
     _declare_bodies(model.graph, proto.graph.node)
     for function, function_proto in zip(model.functions.values(), proto.functions):
         _declare_bodies(function, function_proto.node)
     return proto.SerializeToString()
+
+
+def _declare_maps(model: ir.Model, proto: onnx.ModelProto) -> None:
+    """Gives inputs the types that onnx_ir does not represent; ORT knows an output's by its node."""
+    interface = Interface.recorded(model)
+    maps = {v.name: v.type for v in interface.inputs if has_map(v.type)} if interface is not None else {}
+    for value in proto.graph.input:
+        if value.name in maps:
+            value.type.CopyFrom(maps[value.name])
 
 
 def _declare_bodies(nodes: Iterable[ir.Node], protos: Sequence[onnx.NodeProto]) -> None:

@@ -19,6 +19,14 @@ TEXT = """<ir_version: 8, opset_import: ["" : 17], producer_name: "someone", mod
 agraph (float[batch,3] x, float[batch,3] unused) => (float[batch,3] y) { a = Identity(x) b = Exp(a) y = Relu(b) }"""
 
 
+def test_an_output_that_is_an_input_keeps_its_own_declaration() -> None:
+    proto = model("g (float[n,m] x) => (float[n,m] y) { y = Neg(x) }")
+    proto.graph.output.append(helper.make_tensor_value_info("x", 1, ["rows", 3]))
+    compiled = pfvm.optimize(proto)
+    assert list(compiled.graph.input) == list(proto.graph.input)
+    assert list(compiled.graph.output) == list(proto.graph.output)
+
+
 def test_the_signature_survives() -> None:
     proto = model(TEXT)
     proto.graph.input[0].doc_string = "the input"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pfvm
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from pfvm.compiler.exporter import to_proto
 from pfvm.compiler.importer import read_model
 from pfvm.errors import InvalidModelError, UnsupportedOpError
+from pfvm.runtime.compare import Tolerance, difference
 from pfvm.runtime.ort import evaluate
 from support import assert_same_numbers, model, ops, run_passes
 
@@ -133,6 +135,42 @@ def test_a_sparse_initializer_becomes_dense() -> None:
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2, 3]))
     (initializer,) = to_proto(read_model(proto)).graph.initializer
     assert numpy_helper.to_array(initializer).tolist() == [[0, 5, 0], [0, 0, 7]]
+
+
+def _of_maps() -> onnx.ModelProto:
+    """A classifier as skl2onnx writes it, and a feature column that comes as a map."""
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 3]> '
+        "g (float[n,2] x, float columns) => (float label, float probabilities, float[1,2] row) { "
+        'label, p = ai.onnx.ml.LinearClassifier<classlabels_strings = ["a", "b"], coefficients = [1.0, 2.0, 3.0, 4.0], '
+        'intercepts = [0.0, 0.5], post_transform = "SOFTMAX">(x) i = Identity(p) '
+        'probabilities = ai.onnx.ml.ZipMap<classlabels_strings = ["a", "b"]>(i) '
+        'row = ai.onnx.ml.DictVectorizer<string_vocabulary = ["u", "v"]>(columns) }'
+    )
+    of_text, of_floats = onnx.TypeProto(), helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    of_text.map_type.key_type = TensorProto.STRING
+    of_text.map_type.value_type.CopyFrom(of_floats)
+    proto.graph.input[1].type.CopyFrom(of_text)
+    proto.graph.output[0].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.STRING, ["n"]))
+    proto.graph.output[1].type.CopyFrom(helper.make_sequence_type_proto(of_text))
+    proto.graph.value_info.add(name="unread", type=of_text)
+    return proto
+
+
+def test_maps_go_through() -> None:
+    proto = _of_maps()
+    compiled = pfvm.optimize(proto)
+    assert "Identity" not in [node.op_type for node in compiled.graph.node]
+    assert list(compiled.graph.input) == list(proto.graph.input)
+    assert list(compiled.graph.output) == list(proto.graph.output)
+    run = pfvm.load(compiled, device="pfvm:cpu")
+    assert [spec.kind for spec in (*run.inputs, *run.outputs)] == ["tensor", "map", "tensor", "sequence map", "tensor"]
+    feeds = {"x": np.array([[1, -1], [2, 0]], np.float32), "columns": {"v": 2.0}}
+    expected = pfvm.load(proto, device="pfvm:cpu")(feeds)
+    result = run(feeds)
+    assert [each.keys() for each in result["probabilities"]] == [{"a", "b"}] * 2
+    for name, value in expected.items():
+        assert difference(name, value, result[name], Tolerance()) is None
 
 
 def test_a_sparse_constant_becomes_dense_in_a_function_too() -> None:

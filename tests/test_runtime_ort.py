@@ -206,7 +206,6 @@ def test_sequences_together_with_bfloat16_are_refused_by_name() -> None:
 
 
 def test_maps_of_a_classifier() -> None:
-    """onnx_ir has no maps, so such a file runs from its bytes."""
     graph = helper.make_graph(
         [helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_strings=["a", "b"])],
         "g",

@@ -18,10 +18,10 @@ def output_for(model: ir.Model, name: str | None, loss_function: str | None) -> 
     Raises OptionError: no such output, several to choose from, or a loss that is no float scalar.
     """
     outputs = {v.name or "": v for v in model.graph.outputs}
-    declared = {v.name: ir.serde.deserialize_value_info_proto(v, None).shape for v in Interface.of(model).outputs}
+    declared = Interface.of(model).declared()
     for each, value in outputs.items():
         if value.shape is None:  # nothing follows from the graph: the file's word is taken
-            value.shape = declared.get(each)
+            value.shape = declared[each].shape if each in declared else None
     if loss_function is not None and loss_function not in LOSS_FUNCTIONS:
         raise OptionError(f"there is no loss function {loss_function!r}; there are: {', '.join(LOSS_FUNCTIONS)}")
     if name is None:

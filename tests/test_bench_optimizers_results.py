@@ -101,6 +101,15 @@ def test_readme_quotes_the_report() -> None:
     assert "\n".join(lines()) in (ROOT / "README.md").read_text()
 
 
+def test_the_other_pages_quote_it() -> None:
+    ratio = rows(measured("vit"))["pfvm"]["latency_ratio"]
+    assert f"vit [takes {ratio:.2f}](../tools/bench/results/optimizers.json)" in (ROOT / "docs/status.md").read_text()
+    ratios = [1 / rows(measured(net))["pfvm-ort"]["latency_ratio"] for net in TRANSFORMERS]
+    geometric = f"(geometric mean; {min(ratios):.2f} to {max(ratios):.2f})"
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"{faster_for_ort():.2f} times as fast with it as without pfvm {geometric}" in readme
+
+
 def test_pfvm_is_right_and_every_peer_was_there() -> None:
     assert [each["model"] for each in REPORT["models"]] == [f"{net}.onnx" for net in NETS]
     for net in NETS:

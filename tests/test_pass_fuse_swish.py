@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import onnx
+import onnxruntime
 import pytest
 from pass_settings import assert_rewritten
 from pfvm.passes import pipeline
@@ -50,6 +53,19 @@ def test_swish(lines: str, alpha: float | None) -> None:
 )
 def test_other_products_stay(lines: str) -> None:
     assert_stays(graph(lines), PASS)
+
+
+@pytest.mark.parametrize("lines", [PLAIN, SCALED])
+def test_onnx_runtime_makes_one_node_of_the_steps_and_several_of_swish(lines: str, tmp_path: pathlib.Path) -> None:
+    """Why it runs only where it is named. Where this fails, ONNX Runtime has a kernel."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    left = []
+    for proto in (model(graph(lines)), run_passes(graph(lines), PASS)):
+        onnxruntime.InferenceSession(proto.SerializeToString(), options)
+        left.append(ops(onnx.load(tmp_path / "optimized.onnx")))
+    assert left[0] == ["QuickGelu"] and "Swish" not in left[1] and len(left[1]) >= 3
 
 
 def test_the_operator_must_exist() -> None:

@@ -16,12 +16,13 @@ import sys
 import tempfile
 import unittest
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import onnx
 import onnx.backend.test
 from pfvm.runtime.api import load
+from pfvm.runtime.executable import Executable
 from pfvm.runtime.onnx_backend import PfvmBackend, PfvmRep
 
 _LONGEST = 300
@@ -55,8 +56,8 @@ class _Suite(onnx.backend.test.BackendTest):
                 super().assert_similar_outputs([expected], [actual], rtol, atol, model_dir)
 
 
-def run_suite(on: str, prefix: str = "test_") -> dict[str, Result]:
-    """Every test whose name starts with `prefix`, on the device `on`."""
+def run_suite(on: str, prefix: str = "test_", loading: Callable[..., Executable] = load) -> dict[str, Result]:
+    """Every test whose name starts with `prefix`, on the device `on`, where `loading(model, on)` puts its model."""
     last: list[Any] = []
 
     class Recorder(PfvmBackend):
@@ -67,7 +68,7 @@ def run_suite(on: str, prefix: str = "test_") -> dict[str, Result]:
         @classmethod
         def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> PfvmRep:
             last[:] = []
-            last.append(load(model, on))
+            last.append(loading(model, on))
             return PfvmRep(last[0])
 
         @classmethod

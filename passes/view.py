@@ -108,6 +108,8 @@ class View:
             return RUNTIME
         else:
             found = tuple(attr.value) if isinstance(attr.value, (list, tuple)) else attr.value
+        if name in ("transA", "transB"):
+            return int(found != 0)  # as runtimes read them
         return found if name != "axis" or self._are_dims([found]) else RUNTIME
 
     def input(self, name: str) -> ir.Value | None:

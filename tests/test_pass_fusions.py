@@ -17,6 +17,7 @@ FRAME = "agraph (float[2,3] x, float[4,3] w, float[3,4] v, float[4] b) => (float
         ("t = Transpose <perm = [1, 0]> (w) y = Gemm(x, t, b)", "y = Gemm <transB = 1> (x, w, b)"),
         ("t = Transpose(v) y = Gemm <alpha = 0.5, transB = 1> (x, t, b)", "y = Gemm <alpha = 0.5> (x, v, b)"),
         ("t = Transpose(x) y = Gemm <transA = 1> (t, v, b)", "y = Gemm(x, v, b)"),
+        ("t = Transpose(x) y = Gemm <transA = -1> (t, v, b)", "y = Gemm(x, v, b)"),
         ("t = Transpose(w) y = MatMul(x, t)", "y = Gemm <transB = 1> (x, w)"),
         ("t = Transpose(x) u = Transpose(t) y = Gemm(u, v)", "y = Gemm(x, v)"),
     ],

@@ -43,9 +43,7 @@ def run(program: str, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize(("text", "needed"), [(FIXED, "False"), (NET, "False"), (OPEN, "True")])
-def test_only_arithmetic_of_open_dims_loads_sympy(
-    tmp_path: pathlib.Path, text: str, needed: str
-) -> None:
+def test_only_arithmetic_of_open_dims_loads_sympy(tmp_path: pathlib.Path, text: str, needed: str) -> None:
     onnx.save(onnx.parser.parse_model(HEADER + text), tmp_path / "m.onnx")
     assert run(COMPILE, "compile", tmp_path / "m.onnx", "-o", tmp_path / "c.onnx", "-q") == needed
     onnx.checker.check_model(str(tmp_path / "c.onnx"), full_check=True)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import onnx
 import pytest
+import zstandard
 from pfvm.errors import PfvmError
 
 pytest.importorskip("jax")
@@ -87,11 +88,17 @@ g (float[4,8] x, int64[4] t) => (float[4,16] y, float hits) <int64 trips = {3}, 
     return path
 
 
+def drawn(folder):
+    """The graph that Netron draws."""
+    packed = (folder / "l3ir_stripped.onnx.zst").read_bytes()
+    return onnx.load_model_from_string(zstandard.ZstdDecompressor().decompress(packed)).graph
+
+
 def test_compile_writes_the_schedule_and_a_report_with_null_for_what_xla_does_not_say(pfvm, net, tmp_path):
     folder = tmp_path / "out"
     assert pfvm("compile", net, "--device", "xla:cpu", "--artifacts", folder).code == 0
     assert {path.name for path in folder.iterdir()} == {
-        "model.onnx", "pfvm.onnx", "passes.json", "l3ir.txt", "report.json",
+        "model.onnx", "pfvm.onnx", "passes.json", "l3ir.txt", "l3ir_stripped.onnx.zst", "report.json",
     }  # fmt: skip
     text = (folder / "l3ir.txt").read_text(encoding="utf-8")
     nodes = parse_l3ir(text)
@@ -101,6 +108,7 @@ def test_compile_writes_the_schedule_and_a_report_with_null_for_what_xla_does_no
     assert all(value.get("layout_kind") == "XLA" for node in nodes for value in node.values())
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert sum(report["nodes"].values()) == len(nodes)
+    assert [node.op_type for node in drawn(folder).node] == [node.op for node in nodes]
     assert report["emulated"] is False
     assert report["flops"] >= 2 * 4 * 8 * 16
     assert report["peak_memory"]["HOST"]["bytes_per_cell"] > 4 * 8 * 16
@@ -108,6 +116,18 @@ def test_compile_writes_the_schedule_and_a_report_with_null_for_what_xla_does_no
         assert report[key] is None
     assert pfvm("l3ir", "check", folder).code == 0
     assert "loc" not in pfvm("l3ir", "show", folder).err
+
+
+def test_the_programs_of_a_cut_model_are_drawn_as_one_graph(pfvm, tmp_path):
+    """Between them runs the operator that XLA has no program for."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[8] x) => (float[k] y) { e = Exp(x)  b = Cast<to=9>(e)  n = NonZero(b)  f = Cast<to=1>(n)  y = Neg(f) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "cut.onnx")
+    folder = tmp_path / "out"
+    assert pfvm("compile", tmp_path / "cut.onnx", "--device", "xla:cpu", "--artifacts", folder).code == 0
+    assert json.loads((folder / "report.json").read_text())["schedule"]["programs"] > 1
+    listed = parse_l3ir((folder / "l3ir.txt").read_text(encoding="utf-8"))
+    assert [node.output[0] for node in drawn(folder).node] == [node.outputs[0].name for node in listed]
 
 
 def test_two_compilations_write_the_same_schedule(pfvm, net, tmp_path):

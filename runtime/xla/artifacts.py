@@ -1,4 +1,4 @@
-"""l3ir.txt and report.json of XLA's own schedule: the order, layouts and memories of what an executable compiled."""
+"""The files of XLA's own schedule: the order, layouts and memories of what an executable compiled, as text and graph."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
+import zstandard
 from pfvm.compiler.plan.artifacts import to_json
 from pfvm.compiler.plan.dump import print_l3ir
+from pfvm.compiler.plan.foreign import KEY, find_foreign
 from pfvm.compiler.plan.report import SCHEMA_VERSION, rates
 
 from .collectives import collectives_report
@@ -25,7 +27,7 @@ _NO_CYCLES = "XLA's CPU compiler states no cycles"
 
 
 def files_of(executable: XlaExecutable) -> dict[str, bytes]:
-    """l3ir.txt and report.json of the programs that the executable has compiled: call it once before.
+    """l3ir.txt, l3ir_stripped.onnx.zst and report.json of the programs that the executable has compiled: call it once.
 
     Where a model runs in several programs, they follow each other, and values of the second have the prefix `1/`.
     """
@@ -34,7 +36,8 @@ def files_of(executable: XlaExecutable) -> dict[str, bytes]:
     graphs = [_graph(program, i, memory) for i, program in enumerate(programs)]
     text = "".join(print_l3ir(graph, None) for graph in graphs)
     report = make_report(programs, graphs, executable.platform, executable.device)
-    return {"l3ir.txt": text.encode(), "report.json": to_json(report)}
+    whole = joined(graphs)
+    return {"l3ir.txt": text.encode(), "l3ir_stripped.onnx.zst": stripped(whole), "report.json": to_json(report)}
 
 
 def _graph(program: Compiled, number: int, memory: str) -> ir.Model:
@@ -44,6 +47,45 @@ def _graph(program: Compiled, number: int, memory: str) -> ir.Model:
         for value in [*graph.graph.inputs, *(out for node in graph.graph for out in node.outputs)]:
             value.name = f"{number}/{value.name}"
     return graph
+
+
+def joined(graphs: Sequence[ir.Model]) -> ir.Model:
+    """The programs as one graph, in the order in which they run. They are used up."""
+    first, *others = graphs
+    for each in others:
+        nodes, inputs, outputs = list(each.graph), list(each.graph.inputs), list(each.graph.outputs)
+        each.graph.remove(nodes)
+        each.graph.inputs.clear()
+        each.graph.outputs.clear()
+        first.graph.inputs.extend(inputs)
+        first.graph.extend(nodes)
+        first.graph.outputs.extend(outputs)
+    return first
+
+
+def stripped(graph: ir.Model) -> bytes:
+    """The scheduled program as ONNX, compressed by zstd; values have their place in the metadata."""
+    copy = graph.clone()
+    everything = [*graph.graph.all_nodes()]
+    for old, new in zip(everything, copy.graph.all_nodes()):
+        for value, other in zip((*old.outputs, *_inputs(old)), (*new.outputs, *_inputs(new))):
+            _note_place(value, other)
+    for value, other in zip(graph.graph.inputs, copy.graph.inputs):
+        _note_place(value, other)
+    data = ir.to_proto(copy).SerializeToString(deterministic=True)
+    return zstandard.ZstdCompressor(level=10).compress(data)
+
+
+def _inputs(node: ir.Node) -> list[ir.Value]:
+    """The inputs of the graphs that a node runs."""
+    graphs = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+    return [value for graph in graphs for value in graph.inputs]
+
+
+def _note_place(value: ir.Value, other: ir.Value) -> None:
+    placement = find_foreign(value)
+    if placement is not None:
+        other.metadata_props[KEY] = placement.to_json()
 
 
 def make_report(programs: Sequence[Compiled], graphs: Sequence[ir.Model], platform: str, device: str) -> dict[str, Any]:

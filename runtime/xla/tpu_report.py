@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import onnx_ir as ir
-import zstandard
 from pfvm.compiler.plan.artifacts import to_json
 from pfvm.compiler.plan.dump import print_l3ir
-from pfvm.compiler.plan.foreign import KEY, find_foreign
 from pfvm.compiler.plan.report import SCHEMA_VERSION, rates
 from pfvm.runtime.topology import Chip
 
 from .ahead import AheadExecutable
+from .artifacts import stripped
 from .collectives import collectives_report
 from .cycles import Estimate, estimate
 from .scheduled import read_hlo
@@ -124,31 +123,6 @@ def least_seconds(found: Estimate, chip: Chip) -> float | None:
     if found.flops is None:
         return None
     return sum(count / chip.peak_for(dtype) for dtype, count in found.flops.items())
-
-
-def stripped(graph: ir.Model) -> bytes:
-    """The scheduled program as ONNX, compressed by zstd; values have their place in the metadata."""
-    copy = graph.clone()
-    everything = [*graph.graph.all_nodes()]
-    for old, new in zip(everything, copy.graph.all_nodes()):
-        for value, other in zip((*old.outputs, *_inputs(old)), (*new.outputs, *_inputs(new))):
-            _note_place(value, other)
-    for value, other in zip(graph.graph.inputs, copy.graph.inputs):
-        _note_place(value, other)
-    data = ir.to_proto(copy).SerializeToString(deterministic=True)
-    return zstandard.ZstdCompressor(level=10).compress(data)
-
-
-def _inputs(node: ir.Node) -> list[ir.Value]:
-    """The inputs of the graphs that a node runs."""
-    graphs = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
-    return [value for graph in graphs for value in graph.inputs]
-
-
-def _note_place(value: ir.Value, other: ir.Value) -> None:
-    placement = find_foreign(value)
-    if placement is not None:
-        other.metadata_props[KEY] = placement.to_json()
 
 
 def _interface(executable: AheadExecutable) -> dict[str, Any]:

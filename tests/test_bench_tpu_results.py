@@ -8,6 +8,7 @@ than was promised.
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -48,6 +49,24 @@ def lines() -> Iterator[str]:
 
 def test_readme_quotes_the_report() -> None:
     assert "\n".join(lines()) in (ROOT / "README.md").read_text()
+
+
+def test_the_guide_quotes_it_in_seconds() -> None:
+    """What is known of a total is rounded down: it is "more than" that."""
+    guide = " ".join((ROOT / "docs" / "tpu.md").read_text().split())
+    forward, training = (row for row in ROWS if row["net"] == "vgg19")
+
+    def seconds(cycles: int) -> float:
+        return cycles / forward["clock_hz"]
+
+    ours, compiled, by_hand = (
+        forward["pfvm"]["cycles"],
+        forward["pfvm"]["forms"]["cycles"]["as compiled"],
+        best(forward),
+    )
+    times = f"{seconds(ours):.3f} s ({seconds(compiled):.3f} s as compiled; by hand {seconds(by_hand['cycles']):.3f} s)"
+    known = math.floor(seconds(best(training)["modelled"]) * 1000) / 1000
+    assert f"{times}, and {seconds(training['pfvm']['cycles']):.3f} s (by hand more than {known} s" in guide
 
 
 def test_every_net_was_compiled_by_the_same_compiler_in_one_run() -> None:

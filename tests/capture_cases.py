@@ -215,6 +215,16 @@ FUNCTIONS: dict[str, Case] = {
         ),
         (X,),
     ),
+    "full_of_a_tensor": (
+        lambda x, i: (
+            torch.full((2,), x[0, 0, 0]),
+            torch.full_like(x, i),
+            x.new_full((3,), i),
+            torch.full((2,), i > 0),
+        ),
+        (X, torch.tensor(3)),
+    ),
+    "running_integers": (lambda i: (*i.cummax(0), *i.cummin(0)), (torch.tensor([3, -1, 4, -5, 9]),)),
     "eye_linspace": (lambda x: (x + torch.eye(3, 4), torch.linspace(0, 1, 5) + 0), (X,)),
     "tensor_literal": (lambda x: x * torch.tensor([1.0, 2.0, 3.0, 4.0]), (X,)),
     "one_hot": (lambda i: F.one_hot(i, 5), (ints(5, 4),)),
@@ -227,6 +237,21 @@ FUNCTIONS: dict[str, Case] = {
     "several_indices": (
         lambda x, i, j: (x[i, j], x[:, i, j], x[i, :, j], x[i[:, None], j]),
         (X, torch.tensor([1, 0]), torch.tensor([2, 1])),
+    ),
+    "index_of_no_dimension": (
+        lambda x, i: (
+            x[i],
+            x[0, ..., i],
+            x[:, None, i, 1:],
+            x.select(-1, i),
+            x[torch.tensor(-1)],
+            x.index_select(0, i),
+        ),
+        (X, torch.tensor(1)),
+    ),
+    "index_of_no_dimension_gradient": (
+        lambda x, i: torch.autograd.grad((x[i] ** 2).sum() + x[:, i].sum(), x)[0],
+        (X.clone().requires_grad_(), torch.tensor(-1)),
     ),
     "topk_sort": (lambda x: (*x.topk(2), *x.sort(1, descending=True), x.argsort(-1)), (X,)),
     "scatters": (

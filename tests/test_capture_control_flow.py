@@ -317,6 +317,10 @@ def another_operator(x: Any) -> Any:
     return mapped(lambda a: a * 2, x)  # here
 
 
+def asks_for_a_counter(x: Any) -> Any:
+    return while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * 2 if i == 0 else a), (torch.tensor(0), x))  # here
+
+
 def asks_for_a_value(x: Any) -> Any:
     return torch.cond(x.sum() > 0, lambda a: a * 2 if a.max() > 1 else a, torch.neg, (x,))  # here
 
@@ -332,6 +336,7 @@ REFUSED = [
     (no_condition, r"condition returns bool\[3, 4\], expected one bool"),
     (another_operator, r"map.*cannot be captured.*fixed length"),
     (asks_for_a_value, r"torch\.where"),
+    (asks_for_a_counter, r"body of torch\.while_loop asks for the value.*torch\.where.*index_select"),
 ]
 
 

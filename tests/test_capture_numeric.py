@@ -36,6 +36,20 @@ def test_slice_assignment_of_a_local() -> None:
     check(fn, (X,))
 
 
+def test_an_index_of_no_dimension_takes_a_view() -> None:
+    def fn(x: Any, i: Any, j: Any) -> Any:
+        y = x.clone()
+        y[i] = y[j] + 1
+        y[:, i, 1:] *= 2
+        row = y[j]
+        row.add_(3)  # seen through y
+        y[j, 0] = 5.0  # seen through row
+        return y, row
+
+    for i, j in ((0, 1), (1, 1), (-1, 0)):
+        check(fn, (X, torch.tensor(i), torch.tensor(j)))
+
+
 def test_list_and_loop() -> None:
     def fn(x: Any) -> Any:
         state, seen = torch.zeros(3), []

@@ -90,6 +90,12 @@ class _InBody(TorchDispatchMode):
                     f"{here()}: random op {func} in a body of {self._name} cannot be captured; draw the numbers "
                     "outside of it, for a scan as one of its xs"
                 )
+            if func is torch.ops.aten._local_scalar_dense.default and _origin_mode() is not None:  # lint goes on
+                raise CaptureError(
+                    f"{here()}: a body of {self._name} asks for the value of a tensor (if, .item(), int(), x[i]), "
+                    "which it has not yet; write torch.where(condition, a, b) or torch.cond, and "
+                    "x.index_select(0, i.reshape(1)) for x[i]"
+                )
             target = args[0] if args else None
             if func._schema.is_mutable and isinstance(target, torch.Tensor) and _memory(target) in self._memories:
                 raise CaptureError(
@@ -98,6 +104,11 @@ class _InBody(TorchDispatchMode):
                     "counts batches: call model.eval(), or run it outside)"
                 )
         return func(*args, **(kwargs or {}))
+
+
+def _origin_mode() -> OriginMode | None:
+    """The mode of a trace."""
+    return next((m for m in _get_current_dispatch_mode_stack() if isinstance(m, OriginMode)), None)
 
 
 def _memory(tensor: torch.Tensor) -> Any:
@@ -123,7 +134,7 @@ class _Bodies:
                 watch.note(result)
                 self.results.append(result)
         self.captured = tuple(watch.read.values())
-        self._origin = next((m for m in _get_current_dispatch_mode_stack() if isinstance(m, OriginMode)), None)
+        self._origin = _origin_mode()
 
     def lifted(self, index: int, count: int) -> Body:
         """The body as a function of its `count` arguments and of `captured`, to a flat tuple of tensors."""

@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from .aten import TABLE
 from .decompose import DECOMPOSITIONS
+from .emit import sizes
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -238,4 +239,5 @@ def _handle(node: Node) -> _Handle | None:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_complex():
         return None
     memory = value.untyped_storage()._cdata
-    return memory, value.dtype, tuple(value.size()), tuple(value.stride()), value.storage_offset()
+    numbers = (*value.size(), *value.stride(), value.storage_offset())
+    return memory, value.dtype, value.dim(), *sizes(numbers)

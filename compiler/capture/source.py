@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .position import in_position
 from .random import RandomStreams
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -125,7 +126,8 @@ class OriginMode(TorchDispatchMode):
     """Notes the origin of every op on the FX node that the tracer below creates, and draws random numbers in the graph.
 
     FX copies the key "custom" of its current metadata to each new node. Only valid under `preserve_node_meta()`.
-    An optimizer may turn a tensor of its own into a number (its step count): that becomes part of the graph.
+    An optimizer may turn a tensor of its own into a number (its step count), and an index of no dimension is one: that
+    becomes part of the graph.
     """
 
     supports_higher_order_operators = True
@@ -142,7 +144,7 @@ class OriginMode(TorchDispatchMode):
         where = origin(sys._getframe(1), self._module_names)
         if isinstance(func, torch._ops.HigherOrderOperator) and func.name() not in CONTROL_FLOW:
             raise CaptureError(f"{where.where}: {higher_order(func)}")
-        self._fakes.allow_scalar_outputs = func is _READ_NUMBER and in_optimizer(sys._getframe(1))
+        self._fakes.allow_scalar_outputs = func is _READ_NUMBER and _may_be_a_number(sys._getframe(1))
         fx_traceback.get_current_meta()["custom"] = {"source": where.source, "module": where.module, "op": str(func)}
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
             if not self._streams.knows(func) or _own_generator(kwargs):
@@ -166,6 +168,10 @@ def in_optimizer(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _may_be_a_number(frame: FrameType | None) -> bool:
+    return in_position(frame) or in_optimizer(frame)
 
 
 def _own_generator(kwargs: dict[str, Any] | None) -> bool:

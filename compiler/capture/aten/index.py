@@ -17,7 +17,10 @@ Node = torch.fx.Node
 
 @rule(aten.index_select.default)
 def index_select(e: Emitter, node: Node, x: Arg, dim: int, indices: Arg) -> ir.Value:
-    return e.op("Gather", e.tensor(x), e.tensor(indices), axis=axis(dim, val(x).dim()))
+    if val(x).dim() == 0:
+        return e.op("Identity", e.tensor(x))
+    chosen = e.tensor(indices) if val(indices).dim() else e.op("Unsqueeze", e.tensor(indices), e.ints([0]))
+    return e.op("Gather", e.tensor(x), chosen, axis=axis(dim, val(x).dim()))
 
 
 @rule(aten.gather.default)

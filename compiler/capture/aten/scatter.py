@@ -39,8 +39,11 @@ def _from_front(e: Emitter, node: Node, position: Arg, size: int | torch.SymInt)
 @rule(aten.select_scatter.default)
 def select_scatter(e: Emitter, node: Node, x: Arg, piece: Arg, dim: int, index: Arg) -> ir.Value:
     at = axis(dim, val(x).dim())
-    start = _from_front(e, node, index, val(x).shape[at])
     wide = e.op("Unsqueeze", e.tensor(piece, val(node).dtype), e.ints([at]))
+    if isinstance(index, Node):
+        shape = [1 if d == at else size for d, size in enumerate(val(x).shape)]
+        return e.op("ScatterElements", e.tensor(x), e.op("Expand", e.size(index), e.shape(shape)), wide, axis=at)
+    start = _from_front(e, node, index, val(x).shape[at])
     return _put(e, x, at, start, start + 1, wide)
 
 

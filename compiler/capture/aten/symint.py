@@ -72,6 +72,12 @@ def local_scalar(e: Emitter, node: Node, x: Arg) -> ir.Value:
     return e.op("Reshape", e.tensor(x, dtype_of(node)), e.ints([], "shape"))
 
 
+@rule(aten.sym_constrain_range.default)
+def constrained(e: Emitter, node: Node, x: Arg, **_: Any) -> ir.Value:
+    """Known to the trace alone: what reads beside a dimension is refused by the operator that reads."""
+    return e.tensor(x)
+
+
 @rule(operator.pow)
 def power(e: Emitter, node: Node, x: Arg, y: Arg) -> ir.Value:
     dtype = dtype_of(node)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -14,7 +13,8 @@ Tensor = torch.Tensor
 
 def _before(x: Tensor, shift: int, fill: Any) -> Tensor:
     """Each element's neighbour `shift` places earlier in the last dimension."""
-    return F.pad(x, (shift, 0), value=fill)[..., : x.shape[-1]]
+    start = torch.full([*x.shape[:-1], shift], fill, dtype=x.dtype)  # F.pad takes a float, which no int64 limit is
+    return torch.cat([start, x[..., :-shift]], -1)
 
 
 def _running(is_better: Callable[[Tensor, Tensor], Tensor], lowest: float) -> Any:

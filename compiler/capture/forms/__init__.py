@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import activation, batch_norm, embedding, loss, matrices, pool, sampling
+from . import activation, batch_norm, create, embedding, index, loss, matrices, pool, sampling
 
 FORMS: dict[Any, Callable[..., Any]] = {
     **activation.FORMS,
     **batch_norm.FORMS,
+    **create.FORMS,
     **embedding.FORMS,
+    **index.FORMS,
     **loss.FORMS,
     **matrices.FORMS,
     **pool.FORMS,

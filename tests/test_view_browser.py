@@ -147,6 +147,20 @@ def test_cycles_without_a_total_are_shown_with_the_reason(browser: Any, tmp_path
         assert "2 operations a byte" in found and "without cycles" in found and "no cycles for gather" in found
 
 
+def test_pictures_for_the_readme_are_taken(browser: Any, planned: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """By the program that made those of docs/view, each of which is shown somewhere."""
+    from view_screenshots import take
+
+    take(browser, tmp_path, planned, "net-dark", dark=True)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"net-dark-{tab}.png" for tab in ("stages", "passes", "plan", "report", "log")
+    }
+    assert all(path.stat().st_size > 10_000 for path in tmp_path.iterdir())
+    root = pathlib.Path(__file__).parents[1]
+    pages = "".join(page.read_text(encoding="utf-8") for page in (root / "README.md", *(root / "docs").glob("*.md")))
+    assert [path.name for path in (root / "docs" / "view").iterdir() if f"view/{path.name}" not in pages] == []
+
+
 def test_directories_are_compared(browser: Any, planned: pathlib.Path, tmp_path: pathlib.Path) -> None:
     report = {"machine": {"name": "xla:cpu", "title": "a CPU"}, "vsm_cycles": None, "flops": 8193}
     (tmp_path / "report.json").write_text(json.dumps(report))

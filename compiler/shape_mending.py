@@ -16,6 +16,7 @@ from pfvm.passes.effects import bodies
 from pfvm.passes.numpy_ops import sliced
 from pfvm.passes.view import View, constant_tensor
 
+from . import contrib_mending
 from .plain_shapes import broadcast
 
 _TO_THE_END = 2**31 - 1
@@ -98,6 +99,15 @@ def _mend_matmul(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
         node.outputs[0].shape = ir.Shape([*dims, *list(out)[len(dims) :]])
 
 
+def _mend_fused_matmul(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """The library takes the batch for the first axes, wherever the attributes say it is."""
+    places = [node.attributes.get(f"transBatch{operand}") for operand in "AB"]
+    if any(place is not None and (place.is_ref() or place.value) for place in places):
+        _mend_unknown(context, node)
+    else:
+        _mend_matmul(context, node)
+
+
 def _mend_expand(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     out, data, target = node.outputs[0], node.inputs[0], node.inputs[1]
     if out.shape is None or data is None or target is None:
@@ -115,12 +125,6 @@ def _mend_einsum(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     for out in node.outputs:
         if out.shape is not None:
             out.shape = ir.Shape([context.new_symbolic_dim() for _ in out.shape])
-
-
-def _mend_quantized_broadcast(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
-    """As above, with scales and zero points between the operands: symbols are not followed."""
-    if node.outputs[0].shape is not None and not node.outputs[0].shape.is_static():
-        node.outputs[0].shape = None
 
 
 def _mend_split(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
@@ -306,24 +310,14 @@ def _mend_feature_extractor(context: osi.ShapeInferenceContext, node: ir.Node) -
     out.shape = ir.Shape([*(list(data)[:-1] or [1]), count])
 
 
-def _mend_contrib_quantization(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
-    """ONNX Runtime's own QuantizeLinear and DequantizeLinear, which the library does not know."""
-    operand, out = node.inputs[0], node.outputs[0]
-    typed = node.inputs[1] if node.op_type == "DequantizeLinear" else node.inputs[2] if len(node.inputs) > 2 else None
-    out.shape = operand.shape if operand is not None else None
-    if typed is not None and typed.type is not None:
-        out.type = typed.type
-
-
 _MEND: dict[tuple[str, str], Callable[[osi.ShapeInferenceContext, ir.Node], None]] = {
     ("", "If"): _mend_if,
     ("", "Loop"): _mend_loop,
     **{("", op): _mend_broadcast for op in _BROADCASTING.split()},
     ("", "MatMul"): _mend_matmul,
     ("", "MatMulInteger"): _mend_matmul,
-    ("com.microsoft", "FusedMatMul"): _mend_matmul,
-    **{("com.microsoft", op): _mend_quantized_broadcast for op in ("QLinearAdd", "QLinearMul", "QLinearWhere")},
-    **{("com.microsoft", op): _mend_contrib_quantization for op in ("QuantizeLinear", "DequantizeLinear")},
+    **contrib_mending.MEND,
+    ("com.microsoft", "FusedMatMul"): _mend_fused_matmul,
     ("", "ConstantOfShape"): _mend_constant_of_shape,
     ("", "Range"): _mend_range,
     ("", "Reshape"): _mend_reshape,

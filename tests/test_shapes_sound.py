@@ -17,6 +17,7 @@ from onnx import numpy_helper
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.shapes import ShapeInference
 from pfvm.errors import PfvmError
+from pfvm.runtime.ort import evaluate
 
 
 @functools.cache
@@ -200,3 +201,42 @@ def test_shapes_of_forms_that_few_know(text: str, expected: str | None) -> None:
     _infer(model)
     shape = model.graph.outputs[0].shape
     assert (shape if shape is None else str(shape)) == expected
+
+
+_QUANTIZED = "s = Constant<value = float {0.5}>() z = Constant<value = uint8 {3}>() "
+_CONTRIB = {
+    "QGemm": f"(uint8[2,4] x, uint8[4,3] w) => (y) {{ {_QUANTIZED} "
+    "y = com.microsoft.QGemm(x, s, z, w, s, z, , s, z) }",
+    "QGemm of floats": f"(uint8[2,4] x, uint8[4,3] w) => (y) {{ {_QUANTIZED} "
+    "y = com.microsoft.QGemm(x, s, z, w, s, z) }",
+    "QLinearAveragePool": f"(uint8[1,3,4,4] x) => (y) {{ {_QUANTIZED} "
+    "y = com.microsoft.QLinearAveragePool<kernel_shape = [2, 2]>(x, s, z, s, z) }",
+    "QLinearGlobalAveragePool": f"(uint8[1,3,4,4] x) => (y) {{ {_QUANTIZED} "
+    "y = com.microsoft.QLinearGlobalAveragePool(x, s, z, s, z) }",
+    "FusedMatMul": "(float[3,2,4] x, float[2,4,5] w) => (y) { y = com.microsoft.FusedMatMul<transBatchA = 1>(x, w) }",
+    "Attention": "(float[1,4,8] x, float[8,36] w, float[36] b) => (y, p) "
+    "{ y, p = com.microsoft.Attention<num_heads = 2>(x, w, b) }",
+    "MultiHeadAttention": "(float[1,4,8] q, float[1,3,8] k, float[1,3,12] v) => (y, pk, pv) "
+    "{ y, pk, pv = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v) }",
+    "GroupQueryAttention": "(float[1,1,16] q, float[1,1,16] k, float[1,1,16] v, float[1,2,6,8] p, float[1,2,6,8] r) "
+    "=> (y, k2, v2) { n = Constant<value = int32[1] {3}>() t = Constant<value = int32 {4}>() "
+    "y, k2, v2 = com.microsoft.GroupQueryAttention<num_heads = 2, kv_num_heads = 2>(q, k, v, p, r, n, t) }",
+}
+
+
+@pytest.mark.parametrize("text", _CONTRIB.values(), ids=_CONTRIB)
+def test_what_onnx_runtime_makes_is_what_is_inferred_of_its_own_operators(text: str) -> None:
+    signature, rest = text.split("=> (")
+    names, body = rest.split(")", 1)
+    typed = ", ".join(f"float {name.strip()}" for name in names.split(","))
+    header = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g '
+    proto = onnx.parser.parse_model(f"{header}{signature}=> ({typed}){body}")
+    for output in proto.graph.output:
+        output.ClearField("type")
+    model = read_model(proto)
+    _infer(model)
+    feeds = {v.name: np.ones([int(d) for d in v.shape], v.dtype.numpy()) for v in model.graph.inputs}
+    for value, real in zip(model.graph.outputs, evaluate(read_model(proto), feeds).values()):
+        assert value.dtype is None or value.dtype.numpy() == real.dtype, value
+        if value.shape is not None:
+            assert [d if isinstance(d, int) else n for d, n in zip(value.shape, real.shape)] == list(real.shape), value

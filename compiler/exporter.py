@@ -90,6 +90,8 @@ def export_shapes(model: ir.Model, interface: Interface, in_file: bool = False) 
 
 def _exported(value: ir.Value, symbols: frozenset[str], in_file: bool) -> ir.Shape | None:
     declared = value.meta.get(DECLARED_SHAPE)
+    if value.type is None:
+        return None  # a file has no place for the shape of what has no type
     if value.shape is None:
         return declared
     if in_file and all(isinstance(d, int) or d.value is None for d in declared or ()):

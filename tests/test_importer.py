@@ -82,6 +82,16 @@ def inner_shapes(proto: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
     return {name: tuple(d.dim_value or d.dim_param for d in each) for name, each in dims.items()}
 
 
+def test_a_shape_without_a_type_is_not_written(caplog: pytest.LogCaptureFixture) -> None:
+    """onnx_ir would warn of each, in words that say nothing to the reader of a file."""
+    proto = model(
+        '<ir_version: 6, opset_import: ["" : 11, "ai.onnx.ml" : 1]> g (int64[n] x) => (string[n] y) '
+        '{ a = ai.onnx.ml.LabelEncoder<classes_strings = ["a", "b"]>(x) y = ai.onnx.ml.LabelEncoder(a) }'
+    )
+    assert len(pfvm.optimize(proto).graph.node) == 2
+    assert not caplog.records
+
+
 def test_negative_and_odd_dims_are_unknown_inside_and_kept_outside() -> None:
     proto = model("agraph (float[N,3] x) => (float[N,3] y) { y = Relu(x) }")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1

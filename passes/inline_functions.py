@@ -44,6 +44,9 @@ def _inline(call: ir.Node, rw: Rewriter) -> None:
     if len(function) != 1:
         rw.reject(_RULE, "its body is not a single node, and every pass works inside it as well", call)
         return
+    if call.domain in schema.STANDARD_DOMAINS and schema.find(call.domain, call.op_type, rw.opset(call) or 0):
+        rw.reject(_RULE, "an operator has this name, and ONNX Runtime takes the operator", call)
+        return
     body = function[0]
     reason = _obstacle(body, function, call, rw)
     if reason:

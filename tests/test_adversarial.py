@@ -95,6 +95,14 @@ def test_a_local_function_with_the_name_of_an_operator_is_that_function() -> Non
     assert ops(compiled) == ["Identity", "Relu"]
 
 
+def test_a_local_function_with_the_name_of_an_operator_stays_a_call() -> None:
+    """The standard leaves to a runtime which of the two it takes."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[3] x) => (float[3] y) { y = Relu(x) }
+        <domain: "", opset_import: ["" : 17]> Relu (a) => (b) { b = Neg(a) }"""
+    assert_same_numbers(model(text), run_passes(text))
+
+
 def test_a_body_initializer_under_an_outer_name() -> None:
     branch = helper.make_graph(
         [helper.make_node("Add", ["x", "w"], ["p"])],

@@ -13,6 +13,19 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
+def flag(name: str, value: Any = None, keyword: str | None = None) -> str:
+    """An option in a message, as the command takes it and as Python does: `--opset 17 (opset=17 in Python)`.
+
+    value: what to give, True for a switch, None where the message leaves it open.
+    keyword: Python's form, where it has another name or another kind of value.
+    """
+    if keyword is None:
+        shown = "" if value is None else repr(value) if isinstance(value, (bool, int, float)) else f'"{value}"'
+        keyword = f"{name.replace('-', '_')}={shown}"
+    given = "" if value is None or value is True else f" {value}"
+    return f"--{name}{given} ({keyword} in Python)"
+
+
 class PfvmError(Exception):
     """Base of all errors raised on purpose."""
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common
-from pfvm.errors import OptionError
+from pfvm.errors import OptionError, flag
 from pfvm.passes import pipeline, provenance, user_rules
 from pfvm.passes.constant_subgraph import Evaluate
 from pfvm.passes.pipeline import PassRecord
@@ -167,7 +167,9 @@ def _check_targets(source: Source, model: ir.Model, options: Options) -> None:
     same = pathlib.Path(source).resolve() == options.output.resolve()
     for data in _data_paths(options.output):
         if not same and exporter.reads_from(model, data):
-            raise OptionError(f"--output={options.output}: {data} holds the weights of {source}; choose another name")
+            raise OptionError(
+                f"{flag('output', options.output)}: {data} holds the weights of {source}; choose another name"
+            )
 
 
 def _data_paths(path: pathlib.Path) -> list[pathlib.Path]:
@@ -209,7 +211,8 @@ def _convert(model: ir.Model, opset: int) -> ir.Model:
         converted = onnx.version_converter.convert_version(exporter.to_proto(complete), opset)
     except Exception as error:  # the converter raises bare RuntimeErrors from C++
         raise OptionError(
-            f"--opset={opset}: the model cannot be converted from {model.opset_imports.get('')}: {_reason(error)}"
+            f"{flag('opset', opset)}: the model cannot be converted from "
+            f"{model.opset_imports.get('')}: {_reason(error)}"
         ) from error
     result = read_model(converted)
     _carry_metadata(complete, result)

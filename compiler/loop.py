@@ -18,7 +18,7 @@ from collections.abc import Collection
 import numpy as np
 import onnx
 import onnx_ir as ir
-from pfvm.errors import InvalidModelError, OptionError, UnsupportedOpError
+from pfvm.errors import InvalidModelError, OptionError, UnsupportedOpError, flag
 
 from .forms import Model, in_form_of
 from .importer import read_model
@@ -79,7 +79,7 @@ def _checked_state(model: ir.Model) -> list[StateEntry]:
     if model.graph.opset_imports.get("", 0) < _SCAN_OPSET:
         raise UnsupportedOpError(
             f"the model has opset {model.graph.opset_imports.get('')}, and Scan needs {_SCAN_OPSET}; "
-            "convert it first: pfvm compile --opset 17"
+            f"convert it first: pfvm compile {flag('opset', 17, 'pfvm.optimize(model, opset=17)')}"
         )
     state = read_manifest(model)
     for entry in state:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import pydantic
-from pfvm.errors import NotBuiltError, OptionError, did_you_mean, short
+from pfvm.errors import NotBuiltError, OptionError, did_you_mean, flag, short
 from pfvm.passes import pipeline, schema
 
 from . import mesh
@@ -126,7 +126,7 @@ class Options(pydantic.BaseModel):
         for name in _NOT_BUILT:
             if getattr(self, name) not in (None, False):
                 elsewhere = "; `pfvm plan` has it" if name == "scheduler" else ""
-                raise NotBuiltError(f"--{name} is not built yet in this version of pfvm{elsewhere}")
+                raise NotBuiltError(f"{flag(name)} is not built yet in this version of pfvm{elsewhere}")
         if self.quantize is not None and self.fp16:
             raise ValueError("--quantize and --fp16 do not go together: choose one")
         if self.explain and self.device is None:

@@ -17,7 +17,7 @@ import re
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import OptionError, UnsupportedOpError, did_you_mean
+from pfvm.errors import OptionError, UnsupportedOpError, did_you_mean, flag
 from pfvm.passes.loops import AROUND
 from pfvm.passes.loops import STEPS as LOOP_OF_STEPS
 
@@ -73,7 +73,7 @@ class UntilBuilder(StepBuilder):
         if model.graph.opset_imports.get("", 0) < _OPSET:
             raise UnsupportedOpError(
                 f"until needs opset {_OPSET}, and the model has {model.graph.opset_imports.get('')}; convert it first: "
-                f"pfvm compile --opset {_OPSET + 1}"
+                f"pfvm compile {flag('opset', _OPSET + 1, f'pfvm.optimize(model, opset={_OPSET + 1})')}"
             )
         self._loss = self._compared()
         for index in roles.results:

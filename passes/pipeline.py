@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from pfvm.errors import OptionError, RuleError, did_you_mean
+from pfvm.errors import OptionError, RuleError, did_you_mean, flag
 
 if TYPE_CHECKING:  # `pfvm passes` needs neither
     import onnx_ir as ir
@@ -239,7 +239,7 @@ def _blame_users(records: Sequence[PassRecord], number: int) -> None:
     if users:
         raise RuleError(
             f"{' and '.join(users)} and other passes change the model for ever; in round {number} it was: "
-            f"{', '.join(last)}; a pass that undoes what your rule does is left out with --disable"
+            f"{', '.join(last)}; a pass that undoes what your rule does is left out with {flag('disable')}"
         )
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import OptionError, PfvmError, RuleError, describe_node, did_you_mean, one_line, short
+from pfvm.errors import OptionError, PfvmError, RuleError, describe_node, did_you_mean, flag, one_line, short
 
 from . import schema
 from .rewriter import Rewriter
@@ -92,11 +92,11 @@ def _file(function: Rule) -> str:
 def _module(path: pathlib.Path) -> ModuleType:
     """Runs the file; its own folder is importable from it, as when Python runs it."""
     if not path.is_file():
-        raise OptionError(f"--rules={path}: no such file")
+        raise OptionError(f"{flag('rules', path)}: no such file")
     name = f"pfvm_rules_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise OptionError(f"--rules={path}: a file of rules is Python and ends in .py")
+        raise OptionError(f"{flag('rules', path)}: a file of rules is Python and ends in .py")
     module = importlib.util.module_from_spec(spec)
     folder = str(path.parent.resolve())
     sys.modules[name] = module  # as dataclasses and pickle expect

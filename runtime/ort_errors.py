@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import onnx_ir as ir
-from pfvm.errors import InputError, InvalidModelError, PfvmError, UnsupportedOpError, describe_node
+from pfvm.errors import InputError, InvalidModelError, PfvmError, UnsupportedOpError, describe_node, flag
 
 _LONGEST = 400
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : (?P<code>\w+) : ")
@@ -103,7 +103,12 @@ def _unknown(match: re.Match[str], model: ir.Model | None) -> str:
     candidates = [n for n in _nodes(model) if n.op_type == groups["op"]] if model else []
     name = groups.get("name") or (candidates[0].name if candidates else "") or ""
     node = _described(model, groups["op"], name)
-    hint = "load its library with --custom-ops-lib" if domain != "ai.onnx" else "check the op's name and the opset"
+    keyword = 'custom_ops_library="FILE"'
+    hint = (
+        f"load its library with {flag('custom-ops-lib', 'FILE', keyword)}"
+        if domain != "ai.onnx"
+        else "check the op's name and the opset"
+    )
     return f"{node}: no operator {groups['op']!r} in domain {domain!r}; {hint}"
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.compiler import weights as weight_files
 from pfvm.compiler.options import Options
-from pfvm.errors import InvalidModelError, MissingExtraError, OptionError, PfvmError
+from pfvm.errors import InvalidModelError, MissingExtraError, OptionError, PfvmError, flag
 
 from .device import Device, parse_device
 from .executable import TensorSpec
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 # Options of a device that do not reach the program.
 _NOT_HERE = ("mesh", "shard", "bf16", "effort", "timeout", "explain")
+_EXPORT = "export to StableHLO"
 FORMAT = "pfvm-stablehlo"
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -86,16 +87,16 @@ def check_export(options: Options) -> Device:
     """The device that the options name. Raises OptionError, and MissingExtraError without jax."""
     device = parse_device(options.device or "")
     if device.backend != "xla":
-        raise OptionError(f"--export stablehlo is for xla devices, not {device.name}: give --device xla:cpu")
+        raise OptionError(f"{_EXPORT} is for xla devices, not {device.name}: give {flag('device', 'xla:cpu')}")
     if options.output is None:
-        raise OptionError("--export stablehlo writes a folder: give -o FOLDER")
+        raise OptionError(f"{_EXPORT} writes a folder: give {flag('output', 'FOLDER')}")
     if options.output.suffix == ".onnx" or (options.output.exists() and not options.output.is_dir()):
-        raise OptionError(f"--export stablehlo writes a folder, and {options.output} is a file: give -o FOLDER")
+        raise OptionError(f"{_EXPORT} writes a folder, and {options.output} is a file: give {flag('output', 'FOLDER')}")
     for name in _NOT_HERE:
         if getattr(options, name, None) not in (None, (), False):
-            raise OptionError(f"--export stablehlo takes no --{name}")
+            raise OptionError(f"{_EXPORT} takes no option {name}")
     if importlib.util.find_spec("jax") is None:
-        raise MissingExtraError("--export stablehlo", "xla")
+        raise MissingExtraError(_EXPORT, "xla")
     return device
 
 

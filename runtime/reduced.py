@@ -25,7 +25,7 @@ from pfvm.compiler.exporter import PROTOBUF_LIMIT, to_proto, weight_bytes
 from pfvm.compiler.flops import count_flops
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.signature import Interface
-from pfvm.errors import InputError, OptionError, PfvmError, UnsupportedOpError, one_line
+from pfvm.errors import InputError, OptionError, PfvmError, UnsupportedOpError, flag, one_line
 
 from .oracle import REFERENCE, Oracle
 from .synthesis import workable
@@ -47,7 +47,8 @@ def reduce(model: ir.Model, form: Form) -> ir.Model:
     """
     if any(value.is_initializer() for value in model.graph.inputs):
         raise OptionError(
-            f"{form}: the model's weights are state that a call may replace; freeze them first (pfvm export --freeze)"
+            f"{form}: the model's weights are state that a call may replace; freeze them first: "
+            f"pfvm export {flag('freeze', True)}"
         )
     if weight_bytes(model) > PROTOBUF_LIMIT:
         raise OptionError(f"{form}: ONNX Runtime's tool does not take models of more than 2 GiB")

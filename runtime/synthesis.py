@@ -112,7 +112,7 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
         except ValueError:
             shape = (-1,)
         if not equals or not name or any(d < 0 for d in shape):
-            raise OptionError(f"--shape {text!r}: expected NAME=DIM,DIM,… as in x=1,3,224,224")
+            raise OptionError(f"shape {text!r}: expected NAME=DIM,DIM,… as in x=1,3,224,224")
         shapes[name] = shape
     return shapes
 

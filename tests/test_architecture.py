@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 import tomllib
 
 import pytest
+from pfvm.errors import flag
 
 ROOT = pathlib.Path(__file__).parents[1]
 PARTS = ("compiler", "passes", "runtime", "tools")
@@ -83,3 +85,42 @@ def test_files_stay_readable() -> None:
     """One subject a file: 400 lines are the limit."""
     long = {str(f.relative_to(ROOT)): n for f in _sources() if (n := len(f.read_text().splitlines())) > 400}
     assert long == {}
+
+
+# Where flags are what the caller wrote: the one schema, which translates its own messages; the launcher, which is a
+# command; the options of the MLSDK, which are flags in a file; and data that commands make up.
+_OF_FLAGS = {"compiler/options.py", "runtime/launch.py", "runtime/synthesis.py"} | {
+    f"runtime/mlsdk/{name}.py" for name in ("compile_options", "names")
+}
+
+
+def _messages(file: pathlib.Path) -> list[str]:
+    """The texts of a module that are no docstrings."""
+    tree = ast.parse(file.read_text())
+    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings
+    ]
+
+
+@pytest.mark.parametrize("part", ["compiler", "passes", "runtime"])
+def test_an_error_names_an_option_for_the_command_and_for_python(part: str) -> None:
+    """By errors.flag, or within a whole command, `pfvm export --freeze`, or beside Python's word."""
+    alone = {
+        f"{file.relative_to(ROOT)}: {text}"
+        for file in _sources()
+        if file.is_relative_to(ROOT / part) and file.relative_to(ROOT).as_posix() not in _OF_FLAGS
+        for text in _messages(file)
+        if re.search(r" --[a-z]|^--[a-z]", re.sub(r"pfvm [a-z]+ --[a-z-]+|--[a-z]+ in pfvm [a-z]+", "", text))
+    }
+    assert alone == set()
+
+
+def test_a_flag_in_a_message() -> None:
+    assert flag("opset", 17) == "--opset 17 (opset=17 in Python)"
+    assert flag("loss-fn", "mse") == '--loss-fn mse (loss_fn="mse" in Python)'
+    assert flag("bf16", True) == "--bf16 (bf16=True in Python)"
+    assert flag("params") == "--params (params= in Python)"
+    assert flag("shape", "x=2", 'shapes={"x": (2,)}') == '--shape x=2 (shapes={"x": (2,)} in Python)'

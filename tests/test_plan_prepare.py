@@ -44,7 +44,9 @@ def test_what_is_known_is_made_straight_and_means_the_same(text: str) -> None:
 
 
 def test_a_loop_beyond_the_limit_is_an_error() -> None:
-    with pytest.raises(UnsupportedOpError, match="3 iterations of 4 nodes are more than --unroll-limit=5"):
+    with pytest.raises(
+        UnsupportedOpError, match=r"3 iterations of 4 nodes are more than --unroll-limit 5 \(unroll_limit=5 in Python"
+    ):
         planned(LOOP, unroll_limit=5)
 
 
@@ -56,12 +58,14 @@ def test_a_branch_that_depends_on_an_input_says_on_which() -> None:
 
 def test_open_shapes_have_to_be_given_and_to_fit() -> None:
     text = "(float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
-    with pytest.raises(InputError, match="needs fixed shapes; give it one, as with --shape x=1,4"):
+    with pytest.raises(
+        InputError, match=r"needs fixed shapes; give it one, as with --shape x=1,4 \(shapes=\{\"x\": \[1,4\]\} in"
+    ):
         planned(text)
     assert planned(text, shapes={"x": (3, 4)}).model.graph.outputs[0].shape == [3, 4]
-    with pytest.raises(InputError, match="--shape x=3,5: the model says"):
+    with pytest.raises(InputError, match=r"the shape \[3, 5\] that is given for 'x' does not fit the model's \[N,4\]"):
         planned(text, shapes={"x": (3, 5)})
-    with pytest.raises(InputError, match="the model has no such input"):
+    with pytest.raises(InputError, match="the model has no input 'z'"):
         planned(text, shapes={"z": (3, 4)})
 
 
@@ -92,7 +96,7 @@ def test_random_numbers_are_an_error() -> None:
 
 
 def test_unknown_options_are_errors() -> None:
-    with pytest.raises(OptionError, match="no option --machin; did you mean '--machine'"):
+    with pytest.raises(OptionError, match="no option machin; did you mean 'machine'"):
         planned(LOOP, machin="x")
 
 

@@ -186,7 +186,7 @@ def test_errors_name_what_would_help() -> None:
         schedule(plan.model, plan.machine, "spil_opt")
     with pytest.raises(OptionError, match="--sram-budget"):
         schedule(plan.model, plan.machine, sram_budget=0)
-    with pytest.raises(UnsupportedOpError, match=r"Mul.*does not fit.*--sram-budget leaves.*'h2'"):
+    with pytest.raises(UnsupportedOpError, match=r"Mul.*does not fit.*the budget leaves.*'h2'"):
         schedule(plan.model, plan.machine, sram_budget=2)
 
 

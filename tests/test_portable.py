@@ -196,11 +196,11 @@ def test_the_command(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"device": "pfvm:cpu"}, OptionError, "--export stablehlo is for xla devices, not pfvm:cpu"),
+        ({"device": "pfvm:cpu"}, OptionError, "is for xla devices, not pfvm:cpu: give --device xla:cpu .device="),
         ({"output": "m.onnx"}, OptionError, "writes a folder, and m.onnx is a file"),
         ({"export": "tflite"}, OptionError, "export"),
-        ({"mesh": "data=2"}, OptionError, "--export stablehlo takes no --mesh"),
-        ({"bf16": True}, OptionError, "--export stablehlo takes no --bf16"),
+        ({"mesh": "data=2"}, OptionError, "StableHLO takes no option mesh"),
+        ({"bf16": True}, OptionError, "StableHLO takes no option bf16"),
         ({"device": None}, OptionError, "export is for a device: give device="),
     ],
 )
@@ -210,7 +210,7 @@ def test_options_that_do_not_fit(options: dict[str, Any], error: type, message: 
 
 
 def test_a_model_in_memory_needs_a_folder_too() -> None:
-    with pytest.raises(OptionError, match="writes a folder: give -o FOLDER"):
+    with pytest.raises(OptionError, match=r"writes a folder: give --output FOLDER \(output=\"FOLDER\" in Python\)"):
         optimize(net("scan"), device="xla:cpu", export="stablehlo")
 
 

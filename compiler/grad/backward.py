@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import onnx_ir as ir
-from pfvm.errors import UnsupportedOpError, describe_node
+from pfvm.errors import UnsupportedOpError, describe_node, flag
 from pfvm.passes.effects import bodies
 from pfvm.passes.view import View
 
-from .builder import Builder, UnknownRank
+from .builder import FIX_SHAPES, Builder, UnknownRank
 from .registry import ForwardNode, Gradients, NotCovered, Rule, lookup
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -110,7 +110,7 @@ def _of_node(
         assert source is not None
         raise UnsupportedOpError(
             f"{describe_node(source)} rounds to integers and has no derivative; the loss depends on "
-            f"{(reads(source) or wanted)[0].name!r} through it: freeze the parameters before it (--freeze), "
+            f"{(reads(source) or wanted)[0].name!r} through it: freeze the parameters before it, by {flag('freeze')}, "
             "or train the unquantized model"
         )
     rule = lookup(node.op_type) if node.domain == "" else None
@@ -123,7 +123,7 @@ def _of_node(
         except UnknownRank as error:
             raise UnsupportedOpError(
                 f"{describe_node(node)}: the rank of {error.value.name!r} is not known, and its gradient needs it; "
-                "give the inputs' shapes: --shape x=1,3,224,224"
+                + FIX_SHAPES
             ) from error
     if general is None:
         raise UnsupportedOpError(f"{describe_node(node)} has no gradient rule")

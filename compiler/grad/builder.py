@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from pfvm.errors import flag
 from pfvm.passes.dims import same_dims, static_shape
 from pfvm.passes.effects import bodies
 from pfvm.passes.shape_inference import ShapeInference
 
 MIN_OPSET = 18
 """The builder writes the forms of this opset, which later ones accept (axes of every reduction are an input)."""
+
+FIX_SHAPES = "fix the inputs' shapes with " + flag("shape", "x=1,3,224,224", 'shapes={"x": (1, 3, 224, 224)}')
+"""What helps where a gradient depends on open dimensions."""
 
 _FORWARD_OF = "pfvm.gradient_of"
 

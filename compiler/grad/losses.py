@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 from pfvm.compiler.signature import Interface
-from pfvm.errors import InvalidModelError, OptionError, did_you_mean
+from pfvm.errors import InvalidModelError, OptionError, did_you_mean, flag
 
 from .backward import FLOATS
-from .builder import Builder
+from .builder import FIX_SHAPES, Builder
 
 LOSS_FUNCTIONS = ("cross_entropy", "mse")
 
@@ -28,8 +28,8 @@ def output_for(model: ir.Model, name: str | None, loss_function: str | None) -> 
         able = [v for v in outputs.values() if v.dtype in FLOATS and (loss_function is not None or _is_scalar(v))]
         if len(able) != 1:
             raise OptionError(
-                f"which output is the loss? The model has {', '.join(outputs)}: choose with --loss"
-                + ("" if loss_function else ", or make one with --loss-fn cross_entropy or --loss-fn mse")
+                f"which output is the loss? The model has {', '.join(outputs)}: choose with {flag('loss')}"
+                + ("" if loss_function else f", or make one with {flag('loss-fn', 'cross_entropy')}, or mse")
             )
         return able[0]
     if name not in outputs:
@@ -44,7 +44,7 @@ def output_for(model: ir.Model, name: str | None, loss_function: str | None) -> 
         shape = "of unknown shape" if value.shape is None else f"of shape {list(map(str, value.shape))}"
         raise OptionError(
             f"output {name!r} is {shape.replace(chr(39), '')}, and a loss is one number; "
-            "make one from it with --loss-fn cross_entropy or --loss-fn mse, or fix the inputs' shapes with --shape"
+            f"make one from it with {flag('loss-fn', 'cross_entropy')}, or mse, or {FIX_SHAPES}"
         )
     return value
 
@@ -80,7 +80,7 @@ def _cross_entropy(b: Builder, output: ir.Value, target: ir.Value, axis: int) ->
     if logits.shape is None or not -len(logits.shape) <= axis < len(logits.shape):
         raise InvalidModelError(
             f"cross_entropy needs an output with a class axis {axis}, and {output.name!r} is of shape "
-            f"{'unknown' if logits.shape is None else list(map(str, logits.shape))}; see --class-axis"
+            f"{'unknown' if logits.shape is None else list(map(str, logits.shape))}; see {flag('class-axis')}"
         )
     axis %= len(logits.shape)
     target.type = ir.TensorType(ir.DataType.INT64)

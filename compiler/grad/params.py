@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
-from pfvm.errors import OptionError, did_you_mean
+from pfvm.errors import OptionError, did_you_mean, flag
 
 from .backward import FLOATS
 
@@ -66,7 +66,7 @@ def select(model: ir.Model, chosen: Sequence[str], frozen: Sequence[str]) -> lis
     if not left:
         raise OptionError(
             f"no parameter is left to train; float constants of the model: {_some(floats) or 'none'} "
-            "(choose with --params)"
+            f"(choose with {flag('params')})"
         )
     return left
 

@@ -87,13 +87,15 @@ def _prepared(source: ir.Model, request: Request) -> ir.Model:
     inputs = {v.name or "": v for v in model.graph.inputs}
     for name, dims in request.shapes.items():
         if name not in inputs:
-            raise OptionError(f"--shape: the model has no input {name!r}{did_you_mean(name, inputs)}")
+            raise OptionError(
+                f"the model has no input {name!r}, for which a shape is given{did_you_mean(name, inputs)}"
+            )
         known = inputs[name].shape
         if known is not None and (
             len(known) != len(dims) or any(isinstance(k, int) and k != d for k, d in zip(known, dims))
         ):
             raise OptionError(
-                f"--shape: {name!r} is {list(map(str, known))} in the model, which {list(dims)} does not fit"
+                f"the shape {list(dims)} that is given for {name!r} does not fit the model's {list(map(str, known))}"
             )
         inputs[name].shape = ir.Shape(dims)
     _bind_symbols(model, source)

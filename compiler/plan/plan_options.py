@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import pydantic
-from pfvm.errors import OptionError, did_you_mean
+from pfvm.errors import OptionError, did_you_mean, flag
 
 Scheduler = Literal["always_from_dram", "reuse_consecutive", "spill_opt", "auto_recompute_sa"]
 SCHEDULERS: tuple[Scheduler, ...] = get_args(Scheduler)
@@ -51,9 +51,13 @@ class PlanOptions(pydantic.BaseModel):
             raise OptionError("; ".join(_describe(item) for item in error.errors())) from error
 
 
+_REPEATED = {"shapes": "shape", "dtypes": "dtype"}  # mappings here, a flag for each entry there
+
+
 def _describe(item: Any) -> str:
-    name = "--" + ".".join(str(part) for part in item["loc"]).replace("_", "-")
-    if item["type"] == "extra_forbidden":
-        known = ["--" + field.replace("_", "-") for field in PlanOptions.model_fields]
-        return f"there is no option {name}{did_you_mean(name, known)}; options: {', '.join(known)}"
-    return f"{name}: {item['msg']}, not {item['input']!r}"
+    field, *inside = map(str, item["loc"])
+    if item["type"] == "extra_forbidden":  # the command knows its flags itself
+        known = list(PlanOptions.model_fields)
+        return f"there is no option {field}{did_you_mean(field, known)}; options: {', '.join(known)}"
+    name = flag(_REPEATED.get(field, field).replace("_", "-"), keyword=f"{field}=")
+    return f"{': '.join((name, *inside))}: {item['msg']}, not {item['input']!r}"

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from pfvm.compiler import options
 from pfvm.compiler.driver import compile_model
 from pfvm.compiler.shapes import ShapeInference
-from pfvm.errors import InputError, UnsupportedOpError, describe_node, did_you_mean
+from pfvm.errors import InputError, UnsupportedOpError, describe_node, did_you_mean, flag
 from pfvm.passes.constant_subgraph import Evaluate
 from pfvm.passes.dims import static_shape
 from pfvm.passes.effects import Effect, bodies
@@ -80,7 +80,8 @@ def _fix(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
         if name not in inputs:
             near = did_you_mean(name, map(str, inputs))
             raise InputError(
-                f"--shape {name}: the model has no such input{near}; its inputs: {', '.join(map(str, inputs))}"
+                f"the model has no input {name!r}, for which a shape is given{near}; "
+                f"its inputs: {', '.join(map(str, inputs))}"
             )
         value = inputs[name]
         if value.shape is not None:
@@ -88,7 +89,9 @@ def _fix(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
                 not isinstance(dim, int) or dim == size for dim, size in zip(value.shape, shape)
             )
             if not fits:
-                raise InputError(f"--shape {name}={','.join(map(str, shape))}: the model says {value.shape}")
+                raise InputError(
+                    f"the shape {list(shape)} that is given for {name!r} does not fit the model's {value.shape}"
+                )
         value.shape = ir.Shape(shape)
 
 
@@ -96,9 +99,10 @@ def _check_inputs(model: ir.Model) -> None:
     for value in model.graph.inputs:
         if static_shape(value) is None:
             example = ",".join("1" if isinstance(dim, ir.SymbolicDim) else str(dim) for dim in value.shape or ()) or "…"
+            keyword = f'shapes={{"{value.name}": [{example}]}}'
             raise InputError(
                 f"input {value.name!r} has the shape {value.shape}: a plan needs fixed shapes; "
-                f"give it one, as with --shape {value.name}={example}"
+                f"give it one, as with {flag('shape', f'{value.name}={example}', keyword)}"
             )
 
 

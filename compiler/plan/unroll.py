@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import UnsupportedOpError, describe_node
+from pfvm.errors import UnsupportedOpError, describe_node, flag
 from pfvm.passes.dims import static_shape
 from pfvm.passes.effects import bodies
 from pfvm.passes.view import constant, constant_tensor
@@ -122,8 +122,8 @@ class Unroller:
         self.spent += trips * len(body)
         if self.spent > self._limit:
             raise UnsupportedOpError(
-                f"{describe_node(node)}: {trips} iterations of {len(body)} nodes are more than --unroll-limit="
-                f"{self._limit} allows; raise it, or plan for a shorter sequence"
+                f"{describe_node(node)}: {trips} iterations of {len(body)} nodes are more than "
+                f"{flag('unroll-limit', self._limit)} allows; raise it, or plan for a shorter sequence"
             )
 
     def _copy(self, node: ir.Node, body: ir.Graph, actual: Sequence[ir.Value], suffix: str) -> list[ir.Value]:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from pfvm.compiler.mesh import mesh_size, parse_mesh
 from pfvm.compiler.signature import read_manifest
-from pfvm.errors import InputError, NoDeviceError, OptionError, PfvmError, UnsupportedOpError
+from pfvm.errors import InputError, NoDeviceError, OptionError, PfvmError, UnsupportedOpError, flag
 from pfvm.runtime.synthesis import input_shapes, synthesize
 from pfvm.runtime.topology import parse_topology
 
@@ -130,7 +130,7 @@ class AheadExecutable(XlaExecutable):
             if shape is None:
                 raise InputError(
                     f"{self.name}: input {spec.name!r} ({spec}) has open dimensions, and a TPU's programs have fixed "
-                    f"ones; give --shape {spec.name}=…"
+                    f"ones; give {flag('shape', f'{spec.name}=…')}"
                 )
             if spec.kind != "tensor" or spec.dtype in (None, ir.DataType.STRING):
                 raise UnsupportedOpError(f"{self.name}: input {spec.name!r} ({spec}): a TPU's programs take arrays")

@@ -10,7 +10,7 @@ import jax.export
 import numpy as np
 import onnx_ir as ir
 from pfvm.compiler.grad.backward import reads
-from pfvm.compiler.grad.builder import Builder
+from pfvm.compiler.grad.builder import FIX_SHAPES, Builder
 from pfvm.errors import PfvmError, UnsupportedOpError, describe_node
 from pfvm.passes.effects import Effect
 from pfvm.passes.rewriter import Rewriter
@@ -73,13 +73,13 @@ class XlaNodeGradient:
         except NeedsValue as error:
             raise UnsupportedOpError(
                 f"the gradient of {describe_node(node)} needs the value of {error.value.name!r} when it is made, and "
-                "that is known only at run time; fix the inputs' shapes with --shape, or make it a constant"
+                f"that is known only at run time; {FIX_SHAPES}, or make it a constant"
             ) from error
         except PfvmError:
             raise
         except _NOT_DIFFERENTIABLE as error:
             reason = f"{type(error).__name__}: {error}".strip().split("\n")[0]
-            advice = "; fix the inputs' shapes with --shape" if symbols.sources else ""
+            advice = f"; {FIX_SHAPES}" if symbols.sources else ""
             raise UnsupportedOpError(f"{describe_node(node)} has no derivative here ({reason}){advice}") from error
         return [_settled(value, like) for value, like in zip(found, wanted)]
 
@@ -113,7 +113,7 @@ class _Symbols:
         if value.shape is None or value.dtype is None:
             raise UnsupportedOpError(
                 f"the gradient of {describe_node(self._node)} needs the shape of {value.name!r}, which is not known; "
-                "fix the inputs' shapes with --shape"
+                + FIX_SHAPES
             )
         dims = [d if isinstance(d, int) else self._dim(d, value, axis) for axis, d in enumerate(value.shape)]
         return jax.ShapeDtypeStruct(tuple(dims), np.dtype(value.dtype.numpy()))

@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 from pfvm.compiler.signature import read_manifest
-from pfvm.errors import PfvmError, UnsupportedOpError, describe_node
+from pfvm.errors import PfvmError, UnsupportedOpError, describe_node, flag
 from pfvm.runtime.executable import TensorSpec, specs_of
 from pfvm.runtime.synthesis import input_shapes
 
@@ -104,7 +104,7 @@ class _Exporter:
                 raise
             raise UnsupportedOpError(
                 f"the dimension{'s' * (len(self._open) > 1)} {', '.join(self._open)} cannot stay open in a StableHLO "
-                f"program of this model; fix the shape: --shape {self._example()} ({_first_line(error)})"
+                f"program of this model; fix the shape: {flag('shape', self._example())} ({_first_line(error)})"
             ) from error
         state = [spec.name for spec in self._optional]
         weights = {name: self._weights.read(value) for name, value in zip(names, self._constants)}
@@ -145,7 +145,8 @@ class _Exporter:
             dtype = np.dtype(spec.dtype.numpy()) if spec.dtype is not None else None
             if dtype is None or (spec.shape is None and fixed[spec.name] is None):
                 raise UnsupportedOpError(
-                    f"input {spec.name!r} ({spec}) has no type to export a program for; give --shape {spec.name}=…"
+                    f"input {spec.name!r} ({spec}) has no type to export a program for; "
+                    f"give {flag('shape', f'{spec.name}=…')}"
                 )
             dims: Sequence[Any] = fixed[spec.name] or tuple(
                 sizes.get(d, d) if isinstance(d, str) else d for d in spec.shape or ()

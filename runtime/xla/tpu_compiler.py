@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
-from pfvm.errors import CompilerCrashError, DeviceMemoryError, MissingExtraError, OptionError, PfvmError
+from pfvm.errors import CompilerCrashError, DeviceMemoryError, MissingExtraError, OptionError, PfvmError, flag
 from pfvm.runtime.topology import Topology, chips
 
 from .compiled import Lowered
@@ -111,7 +111,7 @@ def _run(folder: pathlib.Path, topology: Topology, timeout: float) -> dict[str, 
         except subprocess.TimeoutExpired:
             raise CompilerCrashError(
                 f"xla:tpu@{topology.name}: the TPU compiler did not end within {timeout:g} s and was stopped; "
-                f"--effort fast compiles faster, --timeout waits longer"
+                f"{flag('effort', 'fast')} compiles faster, {flag('timeout')} waits longer"
             ) from None
         finally:  # also where the user interrupts
             if process.poll() is None:
@@ -147,7 +147,7 @@ def _no_memory(message: str, topology: Topology) -> DeviceMemoryError:
     advice = f"; chips with as much a device: {', '.join(larger)}" if larger else ""
     return DeviceMemoryError(
         f"{name}: out of memory: the program needs {_gib(needed)} of HBM and {_gib(available)} are available"
-        f"{advice}; else a smaller batch, or --bf16"
+        f"{advice}; else a smaller batch, or {flag('bf16', True)}"
     )
 
 

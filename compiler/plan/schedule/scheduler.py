@@ -15,7 +15,7 @@ from pfvm.compiler.plan.ops.table import rule_of
 from pfvm.compiler.plan.placement import placement_of
 from pfvm.compiler.plan.plan_options import SCHEDULERS, Scheduler
 from pfvm.compiler.plan.timeline import length, timeline
-from pfvm.errors import OptionError, UnsupportedOpError, describe_node, did_you_mean
+from pfvm.errors import OptionError, UnsupportedOpError, describe_node, did_you_mean, flag
 
 from . import orders, policies
 from .annealing import StoppedBy
@@ -101,7 +101,9 @@ def local_limit(machine: Machine, sram_budget: float | int | None) -> int | None
     if sram_budget is None:
         return None
     if sram_budget <= 0:
-        raise OptionError(f"--sram-budget: more than 0, a part of each local memory or long words; not {sram_budget}")
+        raise OptionError(
+            f"{flag('sram-budget')}: more than 0, a part of each local memory or long words; not {sram_budget}"
+        )
     memory = min(machine.local_memories, key=lambda memory: memory.size)
     return int(sram_budget * memory.size) if sram_budget <= 1 else int(sram_budget)
 
@@ -190,11 +192,11 @@ def _does_not_fit(reading: Reading, machine: Machine, problem: Unschedulable, li
             for b in (*op.reads, *op.writes)
         )
         room = reading.problem.memories[0]
-        why = f"of the {machine.local_memories[0].size} that --sram-budget leaves" if limit else ""
+        why = f"of the {machine.local_memories[0].size} that the budget leaves" if limit else ""
         return UnsupportedOpError(
             f"{describe_node(node)} does not fit a local memory of {machine.name}: {room} long words {why}".rstrip()
-            + f", and its operands and results take {names}; a smaller batch, --float-dtype half or a larger budget"
-            " would help"
+            + f", and its operands and results take {names}; a smaller batch, "
+            f"{flag('float-dtype', 'half')} or a larger budget would help"
         )
     raise AssertionError(
         f"{describe_node(node)} runs before its operand {reading.roots[problem.buffer].name!r} is there"

@@ -145,5 +145,5 @@ def in_shape(eqn: Any, index: int = 0) -> tuple[Any, ...]:
 def static(sizes: Sequence[Any], what: str) -> list[int]:
     """Sizes that must be numbers here. Raises NoOnnxForm."""
     if not all(isinstance(size, (int, np.integer)) for size in sizes):
-        raise NoOnnxForm(f"{what} needs sizes that are numbers, not {tuple(map(str, sizes))}; fix them with --shape")
+        raise NoOnnxForm(f"{what} needs sizes that are numbers, not {tuple(map(str, sizes))}; fix the inputs' shapes")
     return [int(size) for size in sizes]

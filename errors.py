@@ -120,7 +120,7 @@ def _plain(name: str) -> str:
 
 
 def short(value: Any, longest: int = 60) -> str:
-    """A value in a message: its repr, cut; the type's name where it has several lines."""
+    """A value in a message: its repr, cut to the longest length; the type's name where it has several lines."""
     text = repr(value)
     if "\n" in text:
         return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")

@@ -13,7 +13,7 @@ Dims = Sequence[Dim] | ir.Shape
 
 
 def same_dims(a: Dims | None, b: Dims | None) -> bool:
-    """Whether two shapes are proved equal: ints, or the same named symbol; an anonymous dim equals nothing."""
+    """Whether shapes `a` and `b` are proved equal: ints, or the same named symbol; an anonymous dim equals nothing."""
     if a is None or b is None or len(a) != len(b):
         return False
     return all(same_dim(x, y) for x, y in zip(a, b))

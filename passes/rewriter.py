@@ -46,12 +46,12 @@ class Rewriter(Scopes, Journal):
         self._pooled: dict[tuple[ir.Graph, str, tuple[int, ...], bytes], ir.Value] = {}
 
     def matched(self, what: str) -> None:
-        """Count one applied rewrite, once it is done: new nodes are labelled as made by it."""
+        """Count one applied rewrite under the name `what`, once it is done: new nodes are labelled as made by it."""
         self._scopes = self._by_operator = None
         super().matched(what)
 
     def start_pass(self, name: str = "") -> None:
-        """Forget what was counted, and what was known about functions that the last pass may have changed."""
+        """Before the pass `name`: forget what was counted, and what was known of functions, which may have changed."""
         super().start_pass(name)
         self.trace.started(name, self.model)
         self._function_effects = None
@@ -96,7 +96,8 @@ class Rewriter(Scopes, Journal):
     def constant(self, array: np.ndarray | ir.TensorProtocol, hint: str, at: ir.Node, share: bool = True) -> ir.Value:
         """A constant usable by nodes at `at`: an initializer of the main graph, a Constant node inside a function.
 
-        Equal small constants of one scope are one value, unless `share` is False.
+        It has the dtype and the shape of `array`, and is named after `hint`. Equal small constants of one scope are one
+        value, unless `share` is False.
         """
         tensor = array if isinstance(array, ir.TensorProtocol) else ir.tensor(array)
         assert at.graph is not None
@@ -140,6 +141,8 @@ class Rewriter(Scopes, Journal):
     ) -> ir.Node:
         """Insert a new node before `at`, in the form that is valid at the opset of its scope.
 
+        `op_type`, `domain` and `overload` name the operator, `outputs` is how many results it has; None among the
+        inputs is one that is left out.
         `params` are given by their name in the operator's schema, be it an attribute or an input at this opset; arrays
         for inputs become constants. None and an attribute's default are left out. `attributes` are taken as they are.
         Metadata is taken from `at`; `matched` labels the node (see provenance).
@@ -198,7 +201,7 @@ class Rewriter(Scopes, Journal):
     # ---- replacing
 
     def can_replace(self, old: ir.Value, new: ir.Value) -> bool:
-        """Whether `replace` can do without a copy: a graph output must stay a value of its own, under its own name."""
+        """Whether `new` can stand in for `old` without a copy: a graph output stays a value of its own name."""
         if not old.is_graph_output():
             return True
         if new.is_graph_output() or new.is_graph_input() or new.graph is not old.graph:
@@ -316,23 +319,23 @@ class Rewriter(Scopes, Journal):
         return self.effect(node) < Effect.OPAQUE
 
     def drop_initializer(self, value: ir.Value) -> None:
-        """Remove an initializer that nobody reads."""
+        """Remove an initializer, the value that it is, which nobody reads."""
         assert value.is_initializer() and not value.uses() and not value.is_graph_output()
         assert value.graph is not None and value.name is not None
         del value.graph.initializers[value.name]
 
     def drop_output(self, graph: ir.Graph, index: int) -> None:
-        """Let a body no longer hand out this output."""
+        """Let a body no longer hand out its output number `index`; `graph` is that body."""
         graph.outputs.pop(index)
         self._positions.pop(graph, None)
 
     def drop_input(self, graph: ir.Graph, index: int) -> None:
-        """Let a body no longer take this input, which nobody reads."""
+        """Let a body no longer take its input number `index`, which nobody reads; `graph` is that body."""
         assert not graph.inputs[index].uses(), f"{graph.inputs[index].name} is read"
         graph.inputs.pop(index)
 
     def take_body(self, node: ir.Node, name: str) -> ir.Graph:
-        """Take a body out of a node that is about to be replaced, for the node that will hold it."""
+        """Take the body in the attribute `name` out of a node that is about to be replaced, for the one to come."""
         return node.attributes.pop(name).as_graph()
 
     def add_function(self, function: ir.Function, at: ir.Node) -> None:

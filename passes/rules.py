@@ -17,7 +17,9 @@ MANY_READERS = 64
 
 
 def rule(*op_types: str) -> Callable[[Rule], Rule]:
-    """Mark a function as a rule that is tried at nodes of these operators; "com.microsoft::Gelu" for another domain.
+    """Mark a function as a rule that is tried at nodes of these operators.
+
+    op_types: names of ai.onnx, and "com.microsoft::Gelu" for another domain.
 
     The function takes the node and the Rewriter and returns True when it changed the graph. `rules_in` finds it; of the
     rules of one operator the one that stands first in the file is tried first.
@@ -89,7 +91,11 @@ def apply_rules(rw: Rewriter, rules: Mapping[str, Sequence[Rule]]) -> None:
 
 
 def forward(node: ir.Node, rw: Rewriter, value: ir.Value | None, rule: str) -> bool:
-    """Let readers of the node's only used output read `value`; a graph output that cannot be it becomes a copy."""
+    """Let readers of the node's only used output read `value`; a graph output that cannot be it becomes a copy.
+
+    Returns whether that was done, through `rw`. If not, the reason is counted under the name `rule`; None as the value
+    stands for "nothing found", which is no reason.
+    """
     if value is None:
         return False
     if set(rw.view(node).used_outputs()) - {0}:

@@ -31,8 +31,8 @@ def optimize(model: Model, **options: Any) -> Model:
     model: a path (then `output=` is required, and returned), an onnx.ModelProto, or an onnx_ir.Model.
     options: the fields of pfvm.Options, as on the command line: opt_level=2, disable=["fold-constants"], artifacts=DIR
 
-    Raises InvalidModelError, UnsupportedOpError (an unknown op of ai.onnx), OptionError; with a path, a failure leaves
-    an existing output as it was.
+    Raises InvalidModelError, UnsupportedOpError (an unknown op of ai.onnx), OptionError, and InputError for a model of
+    another type; with a path, a failure leaves an existing output as it was.
     """
     if not isinstance(model, (str, os.PathLike, onnx.ModelProto, ir.Model)):
         raise InputError(f"optimize takes a path, a ModelProto or an onnx_ir.Model, got {type(model).__name__}")

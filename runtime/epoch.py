@@ -49,7 +49,8 @@ def epoch(
     device, codegen_dir, options, device_options, mesh, shard: as for `pfvm.compile`. On a mesh the data is whole on
         each device, and the rows of a step are split over `data`.
 
-    Raises what `pfvm.compile` raises, and InputError for data whose first axes differ or are shorter than a batch.
+    Raises what `pfvm.compile` raises, MissingExtraError without torch, OptionError for a batch size that is no positive
+    integer, and InputError for data whose first axes differ or are shorter than a batch.
     """
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError("pfvm.epoch", "torch")

@@ -98,7 +98,7 @@ class OrtExecutable:
     def run_on_device(
         self, feeds: Mapping[str, Any], state: Mapping[str, onnxruntime.OrtValue]
     ) -> dict[str, onnxruntime.OrtValue]:
-        """A call with some inputs given as OrtValues, of the right types; results are OrtValues."""
+        """A call with `feeds` as arrays, `state` as OrtValues of the right types and shapes; results are OrtValues."""
         given_optional = [spec for spec in self.optional_inputs if spec.name in feeds]
         values = check_feeds([spec for spec in self.inputs if spec.name not in state], given_optional, feeds)
         arguments = {name: to_ort(as_codes(v) if name in self._coded else v) for name, v in values.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -9,12 +10,14 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pfvm
 import pytest
+from pfvm.compiler.plan.plan_options import PlanOptions
 
 pytest.importorskip("mkdocs")
 pytest.importorskip("torch")  # half of the public names are about PyTorch functions
@@ -64,17 +67,38 @@ def test_a_public_name_says_what_it_is(name: str) -> None:
         assert len(text.split()) >= 4, f"{full}: {text!r} is no docstring"
 
 
-@pytest.mark.parametrize("name", pfvm.__all__)
-def test_a_function_of_pfvm_describes_its_parameters_and_errors(name: str) -> None:
-    value = getattr(pfvm, name)
-    functions = {name: value} if inspect.isfunction(value) else members(value)
-    for each, function in functions.items():
-        text = inspect.getdoc(function) or ""
-        parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")]
-        silent = [p.name for p in parameters if not re.search(rf"\b{p.name}\b", text)]
-        assert not silent, f"{each} does not say what {silent} are"
-        if inspect.isfunction(value) and parameters:
-            assert "Raises" in text, f"{each} does not say what it raises"
+@pytest.mark.parametrize("name", [name for name in pfvm.__all__ if inspect.isfunction(getattr(pfvm, name))])
+def test_a_function_of_pfvm_says_what_it_raises(name: str) -> None:
+    function = getattr(pfvm, name)
+    assert not inspect.signature(function).parameters or "Raises" in (inspect.getdoc(function) or "")
+
+
+FUNCTIONS = {name: value for name, value in PUBLIC.items() if inspect.isfunction(value)} | {
+    f"{name}.{member}": each
+    for name, value in PUBLIC.items()
+    if inspect.isclass(value)
+    for member, each in members(value).items()
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_public_function_names_its_parameters_its_errors_and_what_its_arrays_are(name: str) -> None:
+    """Errors: those that its own lines raise; what it calls may raise more."""
+    function = FUNCTIONS[name]
+    text, signature = inspect.getdoc(function) or "", inspect.signature(function)
+    silent = [p for p in signature.parameters if p not in ("self", "cls") and not re.search(rf"\b{p}\b", text)]
+    assert not silent, f"{name} does not say what {silent} are"
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    raised = {n.exc.func.id for n in ast.walk(tree) if isinstance(n, ast.Raise) and isinstance(n.exc, ast.Call)
+              and isinstance(n.exc.func, ast.Name)}  # fmt: skip
+    assert [each for each in raised if hasattr(pfvm.errors, each) and each not in text] == []
+    if re.search(r"ndarray|Tensor\b|\bArrays?\b", f"{signature}"):
+        assert re.search(r"shape|dtype|type|array|tensor|\[", text), f"{name} does not say what its arrays are"
+
+
+@pytest.mark.parametrize("options", [pfvm.Options, PlanOptions])
+def test_every_option_says_what_it_is(options: Any) -> None:
+    assert [name for name, field in options.model_fields.items() if len((field.description or "").split()) < 2] == []
 
 
 def test_lists_of_parameters_become_lists() -> None:

@@ -44,7 +44,7 @@ class PlanOptions(pydantic.BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> PlanOptions:
-        """Options from a mapping. Raises OptionError naming the option."""
+        """Options from a mapping of names to values. Raises OptionError naming the option."""
         try:
             return cls.model_validate(dict(values))
         except pydantic.ValidationError as error:

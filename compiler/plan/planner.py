@@ -35,7 +35,10 @@ class Plan:
 def plan(
     model: ir.Model, options: PlanOptions | Mapping[str, Any] | None = None, evaluate: Evaluate | None = None
 ) -> Plan:
-    """Plans a compiled model for a machine, on a copy. evaluate: runs constant subgraphs.
+    """Plans a compiled model for a machine, on a copy.
+
+    options: of PlanOptions, by name; every input has a fixed shape in the model or in their `shapes`.
+    evaluate: runs constant subgraphs, from a model and its feeds to arrays by name.
 
     Raises OptionError, InputError or UnsupportedOpError for what cannot be planned, naming option, input or node.
     """

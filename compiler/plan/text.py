@@ -39,7 +39,7 @@ class L3Value:
     fields: tuple[tuple[str, str], ...] = ()
 
     def get(self, key: str) -> str | None:
-        """A field's text, None where the line has none or it is shortened."""
+        """The text of the field `key`, None where the line has none or it is shortened."""
         text = dict(self.fields).get(key)
         return None if text is None or has_gap(text) else text
 
@@ -140,7 +140,7 @@ class L3Node:
 
 
 def format_l3ir(nodes: Iterable[L3Node]) -> str:
-    """The text of a program: what `parse_l3ir` read comes out byte for byte."""
+    """The text of a program, one block for each of `nodes`: what `parse_l3ir` read comes out byte for byte."""
     return "".join(f"{line}\n" for node in nodes for line in node.lines())
 
 

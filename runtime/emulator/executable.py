@@ -75,7 +75,7 @@ class EmulatorExecutable:
         return self._lock
 
     def loaded(self, values: Mapping[str, Array]) -> Loaded:
-        """The program for these inputs' shapes, planned where it is the first time."""
+        """The program for the shapes of these values of the inputs, planned where it is the first time."""
         open_shapes = {
             spec.name: tuple(values[spec.name].shape)
             for spec in self.inputs

@@ -81,7 +81,10 @@ class Context:
 
     @staticmethod
     def switch_context(context: Context) -> None:
-        """Make a context the current one. Nothing depends on it: tensors belong to no context."""
+        """Make a context the current one. Nothing depends on it: tensors belong to no context.
+
+        Raises OptionError for what is no context.
+        """
         if not isinstance(context, Context):
             raise OptionError(f"switch_context takes a Context, not {short(context)}")
         Context.current = context
@@ -89,11 +92,14 @@ class Context:
     # Registering
 
     def register_param(self, parameter: torch.Tensor) -> None:
-        """Register a named parameter. Raises InputError without a name, OptionError for a name that is taken."""
+        """Register a named parameter, a tensor of any shape and dtype.
+
+        Raises InputError without a name, OptionError for a name that is taken.
+        """
         self.registry.add_tensor(parameter)
 
     def register_buffer(self, buffer: torch.Tensor) -> None:
-        """Register a named buffer, as `register_param`."""
+        """Register a named buffer, a tensor as for `register_param`."""
         self.registry.add_tensor(buffer)
 
     def register_optimizer_buffers(self, optimizer: torch.optim.Optimizer) -> None:
@@ -101,7 +107,10 @@ class Context:
         self.registry.add_optimizer(optimizer)
 
     def get_registered_value_proxy(self, tensor: torch.Tensor) -> TensorProxy:
-        """A proxy of a registered tensor: `load_from` sets its value, for the next call as well."""
+        """A proxy of a registered tensor: `load_from` sets its value, for the next call as well.
+
+        Raises InputError for a tensor that is not registered.
+        """
         if self.registry.name_of(tensor) is None:
             raise InputError("get_registered_value_proxy: this tensor is not registered with this context")
         return as_proxy(tensor)
@@ -133,7 +142,7 @@ class Context:
         cache_options, num_compiler_threads, export_kwargs: accepted, without a meaning here.
         What has no meaning here is an MLSDKWarning (with `quiet`, none).
 
-        Raises CaptureError, OptionError, NotBuiltError.
+        Raises CaptureError, OptionError, NotBuiltError, and InputError for inputs that are no dict.
         """
         if not isinstance(inputs, Mapping):
             raise InputError(f"compile takes a dict of sample tensors, not {short(inputs)}; see compile_automap")
@@ -161,7 +170,7 @@ class Context:
         """Compile a function of any arguments: tensors in tuples, lists, dicts, NamedTuples and registered dataclasses.
 
         args, kwargs: the arguments of a sample call. It is called like the function, with the same keywords.
-        codegen_dir, options, quiet: as for `compile`, without backprop.
+        codegen_dir, options, quiet: as for `compile`, without backprop, which is an OptionError.
         """
         with _warnings(quiet):
             ours, backprop = translate(options)

@@ -173,7 +173,7 @@ class XlaExecutable:
         return self._buckets.cut(results, counts)
 
     def check_spread(self, feeds: Mapping[str, Any]) -> None:
-        """Raises InputError where an input has a shape that the mesh cannot split. Names may be missing."""
+        """Raises InputError where an array of `feeds` has a shape that the mesh cannot split. Names may be missing."""
         for name, array in feeds.items():
             if name in self._graph_inputs:
                 self._placement.check(self._graph_inputs[name], np.shape(array))
@@ -194,7 +194,7 @@ class XlaExecutable:
             return self._placement.put(array, None if name is None else self._graph_inputs[name])
 
     def host(self, value: Any) -> np.ndarray:
-        """A copy of values of the device. Raises PfvmError where other processes have parts of them."""
+        """A copy of a value of the device, of its shape and dtype. Raises PfvmError where others have parts of it."""
         return self._placement.host(value)
 
     @property
@@ -203,7 +203,7 @@ class XlaExecutable:
         return f"xla:{self._platform}{self._placement.text}"
 
     def donate(self, updates: Mapping[str, str]) -> None:
-        """From now on the memory of state (name → the output that replaces it) may become that of its next value.
+        """From now on the memory of state may become that of its next value; `updates`: name → the output that is it.
 
         Call it before the first run. Nothing is donated where the model runs in several segments: one may fail after
         another has used up the state.
@@ -214,7 +214,7 @@ class XlaExecutable:
                 runner.donations = {self._graph_inputs[name]: outputs[output] for name, output in updates.items()}
 
     def run_on_device(self, feeds: Mapping[str, Any], state: dict[str, jax.Array]) -> dict[str, Any]:
-        """A call with some inputs already on the device, of the right types; results stay there.
+        """A call with `feeds` as arrays, and `state` already on the device, of the right types; results stay there.
 
         Donated arrays of `state` are used up; where the call fails, `state` holds others of the same values.
         """

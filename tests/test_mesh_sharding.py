@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from pfvm.compiler.importer import read_model
+from pfvm.compiler.mesh import auto_spec
 from pfvm.errors import InputError, OptionError
 
 pytest.importorskip("jax")
@@ -61,6 +62,7 @@ def test_auto_splits_the_largest_dimension_that_divides() -> None:
     found = specs(filled, "auto")
     assert found == {"x": (("data",),), **dict.fromkeys("abc", ((), ("model",)))}
     assert specs(filled, "auto", {"data": 8})["a"] == ((), ("data",))  # without an axis model, over data
+    assert auto_spec((32, 32), {"model": 2}) == ((), ("model",)) and auto_spec((32, 31), {"model": 2}) == ()
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,20 @@ def test_a_failed_call_draws_nothing() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize(("exact", "most"), [(True, 0), (False, 10)])
+def test_the_emulator_rounds_what_masks_are_drawn_from(exact: bool, most: int) -> None:
+    """A few elements in ten thousand of a mask; without its rounding none."""
+
+    def mask(device: str, **options: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        drop = pfvm.compile(
+            lambda x: {"y": nn.functional.dropout(x, 0.5)}, torch.ones(100, 100), device=device, device_options=options
+        )
+        return drop(torch.ones(100, 100))["y"] != 0
+
+    assert int((mask("mncore2:emu", exact=exact) != mask("pfvm:cpu")).sum()) <= most
+
+
 def test_dropout_in_a_module_is_not_frozen() -> None:
     module = nn.Dropout(0.5)
     compiled = pfvm.compile(module, torch.ones(100))

@@ -12,6 +12,7 @@ import torch
 from pfvm.errors import CaptureError
 
 from .dtypes import onnx_dtype, to_numpy
+from .element_types import fit
 from .names import Names
 from .source import Origin, origin_of_node
 from .symbols import Symbols
@@ -74,10 +75,27 @@ class Emitter:
     # Nodes
 
     def op(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
-        """One node of the standard domain; its output, or a list when `outputs` > 1. None attributes are left out."""
+        """One node of the standard domain; its output, or a list when `outputs` > 1. None attributes are left out.
+
+        Types that ONNX's operator does not take are cast to wider ones, and the results back.
+        """
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
+        try:
+            types = fit(op_type, [None if v is None else v.dtype for v in inputs], attributes.get("reduction"))
+        except LookupError as error:
+            raise CaptureError(
+                f"{self._origin.where}: ONNX has no {op_type} of {error.args[0]} tensors; cast them with .to(dtype)"
+            ) from error
+        if any(types.casts):
+            inputs = tuple(
+                v if v is None or to is None else self.op("Cast", v, to=to) for v, to in zip(inputs, types.casts)
+            )
         made = [ir.Value(name=self.names.take(f"{self._prefix}.{op_type}")) for _ in range(outputs)]
+        computed = [attributes["to"]] if op_type == "Cast" else types.computed
+        for value, dtype in zip(made, computed):
+            if dtype is not None:
+                value.dtype = dtype
         node = ir.node(
             op_type,
             inputs=list(inputs),
@@ -88,6 +106,9 @@ class Emitter:
         origin = {"pfvm.source": self._origin.known_source, "pfvm.module": self._origin.module}
         node.metadata_props.update({key: text for key, text in origin.items() if text})
         self.nodes.append(node)
+        if any(types.casts):
+            back = zip(made, types.computed, types.wanted)
+            made = [v if a == b or b is None else self.op("Cast", v, to=b) for v, a, b in back]
         return made[0] if outputs == 1 else made
 
     def cast(self, value: ir.Value, dtype: torch.dtype) -> ir.Value:

@@ -17,6 +17,7 @@ from pfvm.compiler.signature import StateEntry, write_manifest
 from pfvm.errors import CaptureError, PythonEffectWarning, short
 
 from .dtypes import to_numpy, to_torch
+from .element_types import OPSET
 from .emit import Emitter
 from .fake_swap import SWAP_LOCK
 from .names import Names, short_names
@@ -32,7 +33,6 @@ from .trace import Trace, trace
 from .translate import describe_value, translate
 from .watch import Watch
 
-OPSET = 20  # the first with Gelu and with N-dimensional GridSample
 IR_VERSION = 10
 
 

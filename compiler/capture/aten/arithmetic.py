@@ -26,6 +26,8 @@ _UNARY = {
 def _unary(op_type: str, op_name: str) -> Any:
     def apply(e: Emitter, node: Node, x: Arg) -> ir.Value:
         dtype = torch.bool if op_name == "logical_not" else val(node).dtype
+        if op_type in ("Ceil", "Floor", "Round") and not dtype.is_floating_point:
+            return e.op("Identity", e.tensor(x))
         return e.op(op_type, e.tensor(x, dtype))
 
     return apply

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from pfvm.compiler.capture.emit import Emitter, axis, dtype_of, val
+from pfvm.compiler.capture.emit import Emitter, axis, val
 
 from .registry import register, rule
 
@@ -69,8 +69,6 @@ register(_extreme_with_index("ReduceMin", "ArgMin"), aten.min, "dim")
 def _arg(op_type: str) -> Any:
     def apply(e: Emitter, node: Node, x: Node, dim: int | None = None, keepdim: bool = False) -> ir.Value:
         value = e.tensor(x)
-        if dtype_of(x) == torch.bool:
-            value = e.cast(value, torch.int32)
         if dim is not None and val(x).dim():
             return e.op(op_type, value, axis=axis(dim, val(x).dim()), keepdims=int(keepdim))
         flat = e.op("Reshape", value, e.ints([-1], "shape"))

@@ -17,6 +17,7 @@ from pfvm.runtime.xla.ops.pool_gradient import max_pool_gradient
 from pfvm.runtime.xla.registry import register
 
 _UPDATES = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
+_OF_BOOLS = {"add": "max", "mul": "min"}  # any, all
 
 
 def gather(ctx: Context, node: ir.Node, x: Any, indices: Any) -> Any:
@@ -82,6 +83,8 @@ def _update(ctx: Context, x: Any, index: tuple[Any, ...], updates: Any) -> Any:
     reduction = ctx.attr("reduction", "none") or "none"
     if reduction not in _UPDATES:
         raise InvalidModelError(f"{ctx.where}: reduction={reduction!r}: expected one of {', '.join(_UPDATES)}")
+    if x.dtype == bool:
+        reduction = _OF_BOOLS.get(reduction, reduction)
     return getattr(target, _UPDATES[reduction])(updates)
 
 

@@ -50,10 +50,12 @@ def test_an_equal_model_has_no_error() -> None:
     assert (found.largest, found.mean, found.top1, found.broken) == (0, 0, 1, 0)
 
 
-def test_what_the_reference_cannot_run_is_compared_in_onnx_runtime() -> None:
+@pytest.mark.parametrize("pad", ["Pad(x, pads)", "com.microsoft.Pad(x, pads)"])
+def test_what_the_reference_cannot_run_is_compared_in_onnx_runtime(pad: str) -> None:
     original = read_model(
-        model("""agraph (float[batch,4] x) => (float[batch,3] y)
-        <int64[4] pads = {0, 0, 0, -1}, float[3] w = {1, 2, 3}> { a = Pad(x, pads) y = Mul(a, w) }""")
+        model(f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        agraph (float[batch,4] x) => (float[batch,3] y)
+        <int64[4] pads = {{0, 0, 0, -1}}, float[3] w = {{1, 2, 3}}> {{ a = {pad} y = Mul(a, w) }}""")
     )
     report = accuracy(original, reduce(original, "fp16"))
     assert report.engine != REFERENCE and report.outputs[0].largest < 0.01

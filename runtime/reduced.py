@@ -62,9 +62,9 @@ def reduce(model: ir.Model, form: Form) -> ir.Model:
         converted = _TOOLS[form](proto)
     except Exception as error:  # the tools raise whatever their parts do
         raise UnsupportedOpError(f"{form}: ONNX Runtime's tool fails on this model: {one_line(error)}") from error
-    result = read_model(converted)
-    _keep(model, result, form)
     try:
+        result = read_model(converted)
+        _keep(model, result, form)
         Oracle(result)
     except PfvmError as error:
         raise UnsupportedOpError(f"{form}: ONNX Runtime's tool makes a model that does not load: {error}") from error
@@ -75,7 +75,7 @@ def _keep(model: ir.Model, result: ir.Model, form: Form) -> None:
     """Names and metadata of the original; the tools rewrite what they know of."""
     names = [[value.name for value in values] for m in (model, result) for values in (m.graph.inputs, m.graph.outputs)]
     if names[:2] != names[2:]:
-        raise UnsupportedOpError(f"{form}: ONNX Runtime's tool changed the signature from {names[:2]} to {names[2:]}")
+        raise UnsupportedOpError(f"the signature changed from {names[:2]} to {names[2:]}")
     Interface.of(model).record(result)
     result.metadata_props.update(model.metadata_props)
     result.graph.metadata_props.update(model.graph.metadata_props)

@@ -12,7 +12,7 @@ from cli_support import Pfvm, one_line
 from onnx import numpy_helper
 from pfvm.compiler.exporter import to_proto, weight_bytes
 from pfvm.compiler.importer import read_model
-from pfvm.errors import OptionError
+from pfvm.errors import OptionError, UnsupportedOpError
 from pfvm.runtime.oracle import REFERENCE
 from pfvm.runtime.reduced import Form, accuracy, reduce
 from pfvm.tools.check import signature_differences
@@ -59,6 +59,15 @@ def test_what_the_reference_cannot_run_is_compared_in_onnx_runtime(pad: str) -> 
     )
     report = accuracy(original, reduce(original, "fp16"))
     assert report.engine != REFERENCE and report.outputs[0].largest < 0.01
+
+
+def test_a_model_that_the_tool_spoils_is_refused_in_its_name() -> None:
+    """It casts inputs by a number, which opset 5 has as a text."""
+    old = read_model(
+        model('<ir_version: 3, opset_import: ["" : 5]> g (float[2,3] x) => (float[2,3] y) { y = Clip<max = 6.0>(x) }')
+    )
+    with pytest.raises(UnsupportedOpError, match="fp16: ONNX Runtime's tool makes a model that does not load: Cast"):
+        reduce(old, "fp16")
 
 
 def test_the_standards_attention_stays_in_float() -> None:

@@ -224,6 +224,14 @@ FUNCTIONS: dict[str, Case] = {
         ),
         (X, torch.tensor(3)),
     ),
+    "tensor_of_tensors": (
+        lambda x: (
+            torch.tensor([x.sum(), 1]),
+            torch.tensor([[x.max().double(), x.min()]]),
+            torch.tensor([x[:1, 0, 0], -x[0, 1, 1]]),
+        ),
+        (X,),
+    ),
     "running_integers": (lambda i: (*i.cummax(0), *i.cummin(0)), (torch.tensor([3, -1, 4, -5, 9]),)),
     "eye_linspace": (lambda x: (x + torch.eye(3, 4), torch.linspace(0, 1, 5) + 0), (X,)),
     "tensor_literal": (lambda x: x * torch.tensor([1.0, 2.0, 3.0, 4.0]), (X,)),
@@ -376,6 +384,14 @@ FUNCTIONS: dict[str, Case] = {
     "input_gradient": (
         lambda x: torch.autograd.grad((x**3).sum(), x)[0],
         (X.clone().requires_grad_(),),
+    ),
+    "forward_mode": (
+        lambda x, v: (
+            *torch.func.jvp(lambda z: z.sin() * z.sum(), (x,), (v,)),
+            torch.func.jacfwd(lambda z: torch.outer(z, z.exp()))(x[0, 0]),
+            torch.func.vmap(torch.func.hessian(lambda z: (z.tanh() ** 2 * z[0]).sum()))(x[0]),
+        ),
+        (X, X + 1),
     ),
     # updates of locals
     "inplace_add": (lambda x: (lambda y: y.add_(1).mul_(y))(x.clone()), (X,)),

@@ -38,10 +38,6 @@ def to_numpy(x: Any) -> Any:
     return torch.from_numpy(x.numpy())  # here
 
 
-def new_tensor(x: Any) -> Any:
-    return torch.tensor([x.sum(), x.max()])  # here
-
-
 def python_index(x: Any) -> Any:
     return x[int(x.argmax())]  # here
 
@@ -90,7 +86,6 @@ CASES = [
     (to_list, r"torch\.where"),
     (to_numpy, r"torch\.where"),
     (python_index, r"torch\.where"),
-    (new_tensor, r"torch\.tensor\(\[a, b\]\).*torch\.where"),
     (boolean_index, r"depends on the data.*torch\.where\(mask, x, 0\)"),
     (nonzero, r"aten\.nonzero.*depends on the data"),
     (draws, r"random op aten\.poisson.*torch\.rand"),

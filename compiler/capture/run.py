@@ -36,14 +36,14 @@ from .tensor_data import TensorDataMode
 
 DATA_DEPENDENT = (
     "Python needs the value of a tensor here (if/while/assert on a tensor, .item(), int(), float(), .tolist(), "
-    ".numpy(), torch.tensor([a, b])), but a captured function has no values yet; write torch.where(condition, a, b) or "
+    ".numpy()), but a captured function has no values yet; write torch.where(condition, a, b) or "
     "torch.cond, or return the tensor and ask for its value after the call"
 )
 DYNAMIC_SHAPE = (
     "the shape of this result depends on the data; keep a fixed shape, for example torch.where(mask, x, 0) "
     "in place of x[mask]"
 )
-_VALUE_ASKED = (".numpy() is not supported", "passed to FakeTensor.__format__", "its data is not allocated yet")
+_VALUE_ASKED = (".numpy() is not supported", "passed to FakeTensor.__format__")
 
 
 @dataclass

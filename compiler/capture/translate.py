@@ -17,7 +17,11 @@ from .symbols import Symbols
 
 aten = torch.ops.aten
 # Memory without contents: what torch's own code reserves and then does not use, such as batch_norm, is no node.
-RESERVATIONS = (aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default, aten.new_empty.default)
+# Nor is a question of its own, which the trace has answered.
+RESERVATIONS = (
+    *(aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default, aten.new_empty.default),
+    aten._has_same_storage_numel.default,
+)
 
 
 def translate(emitter: Emitter, graph: torch.fx.GraphModule) -> list[tuple[Any, Any]]:

@@ -41,7 +41,7 @@ def ones(e: Emitter, node: Node, sizes: Sequence[Arg], **_: Any) -> ir.Value:
 
 
 @rule(aten.zeros_like.default, aten.empty_like.default, aten.new_zeros.default, aten.new_empty.default)
-@rule(aten.new_empty_strided.default)
+@rule(aten.new_empty_strided.default, aten._new_zeros_with_same_feature_meta.default)
 def zeros_like(e: Emitter, node: Node, x: Arg, *_: Any, **__: Any) -> ir.Value:
     return _filled(e, e.shape(list(val(node).shape)), 0, val(node).dtype)
 

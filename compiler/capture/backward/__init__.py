@@ -17,6 +17,7 @@ from . import (
     scatter,
     search,
     special,
+    tangent,
 )
 
 # ATen overload → function of the same arguments; NotImplemented leaves the op as it is.
@@ -33,4 +34,5 @@ DECOMPOSITIONS: dict[Any, Any] = {
     **scatter.DECOMPOSITIONS,
     **search.DECOMPOSITIONS,
     **special.DECOMPOSITIONS,
+    **tangent.DECOMPOSITIONS,
 }

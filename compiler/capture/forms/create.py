@@ -1,10 +1,12 @@
-"""Tensors filled with what a 0-d tensor holds: PyTorch asks for its value."""
+"""Tensors made of what other tensors hold: PyTorch asks for their values."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
 Tensor = torch.Tensor
 
@@ -35,4 +37,22 @@ def new_full(input: Tensor, size: Any, fill_value: Any, **options: Any) -> Tenso
     return input.new_empty(size, **options).copy_(fill_value.detach())
 
 
-FORMS: dict[Any, Any] = {torch.full: full, torch.full_like: full_like, Tensor.new_full: new_full}
+def tensor(data: Any, *, dtype: torch.dtype | None = None, requires_grad: bool = False, **options: Any) -> Tensor:
+    """A list of tensors of one element, and numbers, is stacked, without their gradients."""
+    parts = pytree.tree_leaves(data)
+    if not isinstance(data, (list, tuple)) or not any(isinstance(part, Tensor) for part in parts):
+        return torch.tensor(data, dtype=dtype, requires_grad=requires_grad, **options)
+    types = [part.dtype if isinstance(part, Tensor) else torch.tensor(part).dtype for part in parts]
+    dtype = dtype or functools.reduce(torch.promote_types, types)
+    return _stacked(data, dtype).requires_grad_(requires_grad)
+
+
+def _stacked(data: Any, dtype: torch.dtype) -> Tensor:
+    if isinstance(data, Tensor):
+        return data.detach().reshape(()).to(dtype)
+    if isinstance(data, (list, tuple)):
+        return torch.stack([_stacked(part, dtype) for part in data])
+    return torch.tensor(data, dtype=dtype)
+
+
+FORMS: dict[Any, Any] = {torch.tensor: tensor, torch.full: full, torch.full_like: full_like, Tensor.new_full: new_full}

@@ -137,6 +137,11 @@ def names(text: str | None) -> list[str]:
     return [name for name in _parsed(text or "[]") if name is not None]
 
 
+def label(node: ir.Node, known: Iterable[str]) -> None:
+    """Say of a node that it stands for these."""
+    node.metadata_props[FROM] = _text(known)
+
+
 def strip(model: ir.Model) -> None:
     """Remove `pfvm.rule` and `pfvm.from` from every node; other metadata stays."""
     for root in roots(model):

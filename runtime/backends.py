@@ -68,9 +68,11 @@ def _xla_host_ops() -> dict[Operator, str]:
 def _xla_files(executable: Executable, call: Callable[[], object]) -> dict[str, bytes]:
     from .xla.artifacts import files_of
     from .xla.executable import XlaExecutable
+    from .xla.origins import named
 
     assert isinstance(executable, XlaExecutable)
-    call()  # XLA compiles then
+    with named():
+        call()  # XLA compiles then
     return files_of(executable)
 
 
@@ -82,12 +84,14 @@ def _load_ahead(model: ir.Model, name: str, platform: str, options: dict[str, An
 
 def _ahead_files(executable: Executable, call: Callable[[], object]) -> dict[str, bytes]:
     from .xla.ahead import AheadExecutable
+    from .xla.origins import named
     from .xla.tpu_choice import choose
     from .xla.tpu_report import files_of
 
     assert isinstance(executable, AheadExecutable)
-    choice = choose(executable)
-    return files_of(choice.executable, choice.report())  # no call: there is nothing to run it on
+    with named():
+        choice = choose(executable)
+        return files_of(choice.executable, choice.report())  # no call: there is nothing to run it on
 
 
 def _load_emulator(model: ir.Model, name: str, platform: str, options: dict[str, Any]) -> Executable:

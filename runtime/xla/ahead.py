@@ -55,7 +55,6 @@ class AheadExecutable(XlaExecutable):
         self.devices_used = self._devices_of(mesh)
         super().__init__(model, "tpu", precision=precision, bf16=bf16, compile_only=True, mesh=mesh, shard=shard)
         self._mesh, self._shard = mesh, shard
-        self.model = model
         self.shapes = dict(shapes or {})
         self._timeout = timeout
         given = {spec.name for spec in (*self.inputs, *self.optional_inputs)}

@@ -1,4 +1,4 @@
-"""The files of XLA's own schedule: the order, layouts and memories of what an executable compiled, as text and graph."""
+"""The files of XLA's own schedule, as text and graph: the order, layouts and memories of what was compiled."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pfvm.compiler.plan.report import SCHEMA_VERSION, rates
 from .collectives import collectives_report
 from .compiled import Compiled
 from .executable import XlaExecutable
+from .origins import complete
 from .scheduled import read_hlo
 
 MAIN_MEMORY = {"cpu": "HOST", "cuda": "HBM", "tpu": "HBM"}
@@ -37,6 +38,7 @@ def files_of(executable: XlaExecutable) -> dict[str, bytes]:
     text = "".join(print_l3ir(graph, None) for graph in graphs)
     report = make_report(programs, graphs, executable.platform, executable.device)
     whole = joined(graphs)
+    complete(whole.graph, executable.model)
     return {"l3ir.txt": text.encode(), "l3ir_stripped.onnx.zst": stripped(whole), "report.json": to_json(report)}
 
 

@@ -25,6 +25,8 @@ import jaxlib
 from jax.experimental import serialize_executable
 from pfvm.runtime.cache_folder import cache_folder
 
+from .origins import are_named
+
 logger = logging.getLogger(__name__)
 
 _MAGIC = b"pfvm-xla-executable-1\n"
@@ -127,7 +129,7 @@ def compile_cached(
 
     `compiler` compiles otherwise than ``lowered.compile()``; `setting` is its name in the key.
     """
-    cache = configured_cache()
+    cache = None if are_named() else configured_cache()
     compiler = compiler or lowered.compile
     if cache is None:
         return compiler(), False

@@ -76,6 +76,7 @@ class XlaExecutable:
     ) -> None:
         if type(max_compilations) is not int or max_compilations < 1:
             raise OptionError(f"max_compilations={max_compilations!r}: expected a whole number of 1 or more")
+        self.model = model
         self._platform = platform
         self._placement = placement_of(model, platform, mesh, shard, compile_only)
         self.precision = precision_of(platform, precision)

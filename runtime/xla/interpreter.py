@@ -18,6 +18,7 @@ from .apart import around
 from .context import HOST_ELEMENTS, Context, NeedsValue, Scope, TraceInstead, locate
 from .layouts import adapter_of, is_channels_last, plain, settled
 from .open_dims import is_open, traced
+from .origins import scope_of
 from .random_keys import Keys
 from .range_checks import RangeChecks
 from .registry import Rule, lookup
@@ -48,7 +49,8 @@ class Interpreter:
                 continue
             if not any(value.uses() or value.is_graph_output() for value in node.outputs):
                 continue  # nobody reads it
-            with around() if is_around_step(node) else nullcontext():
+            # The nodes of a function are those of its call.
+            with around() if is_around_step(node) else scope_of(node) if scope.body is None else nullcontext():
                 results = self.evaluate(node, scope)
             for value, result in zip(node.outputs, results):
                 if value.name:

@@ -2,7 +2,8 @@
 
 Nodes are of domain `xla`, values have a ForeignPlacement. What a while, a conditional or a call runs are graphs of its
 node (body, condition, branch_0, …); a fusion is one node. A bitcast names its operand's memory again; tuples and their
-elements are no nodes. Cycles that the compiler states, and trips of loops, are attributes. What the text does not say
+elements are no nodes. Cycles that the compiler states, and trips of loops, are attributes; the nodes
+that a node comes from are its `pfvm.from`. What the text does not say
 is left out: addresses, and cycles on a CPU.
 """
 
@@ -16,8 +17,10 @@ import onnx_ir as ir
 from pfvm.compiler.plan.foreign import ForeignPlacement, find_foreign, place_foreign
 from pfvm.compiler.plan.placement import IMMEDIATE
 from pfvm.errors import PfvmError
+from pfvm.passes import provenance
 
 from .hlo import ARRAY, Instruction, Module, parse_module, split
+from .origins import origins_of
 from .trips import Place, trip_count
 
 DOMAIN = "xla"
@@ -99,7 +102,10 @@ class _Reader:
         ]
         shown += [ir.AttrGraph(name, graph) for name, graph in inside.items()]
         shown += self._figures(each)
-        self.nodes.append(ir.Node(DOMAIN, each.opcode, list(_leaves(operands)), shown, outputs=list(_leaves(made))))
+        node = ir.Node(DOMAIN, each.opcode, list(_leaves(operands)), shown, outputs=list(_leaves(made)))
+        if origins := origins_of(each, self.module):
+            provenance.label(node, origins)
+        self.nodes.append(node)
         return made
 
     def _step(self, call: Instruction, operands: list[Tree]) -> Tree:

@@ -66,7 +66,7 @@ def traced_once(function: Callable[..., Any]) -> Callable[..., list[Any]]:
 def _lowering(ctx: Any, *arguments: Any, jaxpr: Any) -> Sequence[Any]:
     module = ctx.module_context
     types: dict[Any, Any] = {}
-    locations: dict[str, Any] = {}
+    locations: dict[tuple[str, str], Any] = {}
     env: dict[Any, Any] = dict(zip(jaxpr.jaxpr.invars, arguments))
     for variable, constant in zip(jaxpr.jaxpr.constvars, jaxpr.consts):
         env[variable] = mlir.ir_constant(constant, const_lowering=ctx.const_lowering, aval=variable.aval)
@@ -84,9 +84,12 @@ def _lowering(ctx: Any, *arguments: Any, jaxpr: Any) -> Sequence[Any]:
             kind = types.get(aval)
             if kind is None:
                 kind = types[aval] = mlir.aval_to_ir_type(module, aval)
-            if name not in locations:  # the name that profiles of the compiled program show
-                locations[name] = ir.Location.name(f"{ctx.name_stack}/{name}")
-            with locations[name]:
+            scope = str(eqn.source_info.name_stack)
+            location = locations.get((scope, name))
+            if location is None:  # the name that profiles of the compiled program show
+                stack = "/".join(filter(None, (str(ctx.name_stack), scope, name)))
+                location = locations[scope, name] = ir.Location.name(stack)
+            with location:
                 result = write(kind, eqn, [read(v) for v in eqn.invars])
         if result is not None:
             env[eqn.outvars[0]] = result

@@ -17,6 +17,7 @@ from .ahead import AheadExecutable
 from .artifacts import stripped
 from .collectives import collectives_report
 from .cycles import Estimate, estimate
+from .origins import complete
 from .scheduled import read_hlo
 
 SOURCE = "compiler"
@@ -37,11 +38,13 @@ def files_of(executable: AheadExecutable, forms: Mapping[str, Any] | None = None
     """
     program = executable.program
     graph = read_hlo(program.hlo, [value.name or "" for value in executable.lowered.inputs], "HBM")
+    text = print_l3ir(graph, None)
+    complete(graph.graph, executable.model)
     return {
         "executable.bin": program.executable,
         "arguments.json": to_json(_interface(executable)),
         "scheduled_hlo.txt": program.hlo.encode(),
-        "l3ir.txt": print_l3ir(graph, None).encode(),
+        "l3ir.txt": text.encode(),
         "l3ir_stripped.onnx.zst": stripped(graph),
         "report.json": to_json({**make_report(executable, graph), "forms": forms}),
     }

@@ -36,6 +36,8 @@ PV.saysOrigins = (stage) => stage.key !== 'planned' || stage.nodes.some((node) =
 PV.unrelated = (node, own, other, stages) => {
     if (!PV.saysOrigins(own) || !PV.saysOrigins(other)) return 'not said: the schedule of this compiler names no origins';
     if (node.out.some((name) => other.tensors[name])) return 'a constant there';
+    if (other.key === 'planned') return 'no node names it';
+    if (own.key === 'planned' && !node.from.length) return 'not said';
     return stages.indexOf(other) > stages.indexOf(own) ? 'nothing left of it' : 'no node there';
 };
 

@@ -328,3 +328,19 @@ def test_training_without_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else find(name, *rest))
     with pytest.raises(MissingExtraError, match=r"bench --train needs the 'torch' extra: pip install 'pfvm\[torch\]'"):
         bench(Request(["mlp"], ["pfvm:cpu"], [], train=True, **QUICK))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--plan", "m.onnx", "--device", "xla:cpu"), "--device changes nothing with --plan"),
+        (("--tpu", "--optimizers"), "--tpu changes nothing with --optimizers"),
+        (("--train", "mlp", "--runs", "3"), "--runs changes nothing with --train"),
+        (("m.onnx", "--machine", "mncore2"), "--machine changes nothing without --plan"),
+    ],
+)
+def test_a_flag_that_would_change_nothing_is_an_error(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["bench", *arguments]) == 2
+    assert said in capsys.readouterr().err

@@ -14,10 +14,21 @@ from pfvm.tools.help import HelpAll
 _TRAIN, _PLAN, _OPTIMIZERS = "With --train", "With --plan", "With --optimizers"
 _MESH, _TURNS = "On several devices", "Inputs and turns"
 
+_ENGINES = ("device", "against", "json_file", "plot_file", "threads", "rounds", "seconds", "timeout", "shape", "seed",
+            "spinning", "mesh", "shard")  # fmt: skip
+# What each kind of measurement reads, besides the models.
+_READ = {
+    "plans": ("json_file", "plot_file", "shape", "target", "search_steps", "seed"),
+    "optimizers": ("peers_python", "runs", "json_file", "plot_file", "rounds", "seconds", "timeout", "shape", "seed"),
+    "tpu": ("json_file", "timeout"),
+    "train": (*_ENGINES, "steps_per_call"),
+}
+
 Shapes = Annotated[list[str], typer.Option("--shape", help="Shape of an input: x=1,3,224,224. Repeatable.")]
 
 
 def bench(
+    ctx: typer.Context,
     models: Annotated[
         list[Path],
         typer.Argument(help="ONNX files; with --train, --optimizers or --tpu, see there.", show_default=False),
@@ -139,6 +150,7 @@ def bench(
     from .command import bench as run_bench
 
     command = ["pfvm", *sys.argv[1:]]
+    _refuse_unread(ctx)
     if plans:
         from .plans import PlanRequest, bench_plans
 
@@ -163,3 +175,15 @@ def bench(
         Request(models, device, against, json_file, threads, rounds, seconds, timeout or 600.0, shape, seed, spinning,
                 command, plot_file, train, steps_per_call, mesh, shard)
     )  # fmt: skip
+
+
+def _refuse_unread(ctx: typer.Context) -> None:
+    """Raises OptionError for a flag that would change nothing."""
+    flags = {param.name or "": param.opts[0] for param in ctx.command.params}
+    given = [name for name in flags if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+    kind = next((each for each in _READ if each in given), None)
+    read = {"models", kind, *(_ENGINES if kind is None else _READ[kind])}
+    unread = [flags[name] for name in given if name not in read]
+    if unread:
+        where = "without --plan, --optimizers, --tpu or --train" if kind is None else f"with {flags[kind]}"
+        raise OptionError(f"bench: {', '.join(unread)} changes nothing {where}; leave it out")

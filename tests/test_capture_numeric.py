@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.nn.functional as F  # noqa: E402
 from capture_cases import FUNCTIONS, X, check  # noqa: E402
 from capture_modules import MODULES, seeded  # noqa: E402
 from pfvm.compiler.capture.export import capture  # noqa: E402
@@ -78,3 +79,16 @@ def test_bfloat16_bits_survive() -> None:
     exported = capture(lambda x: (x + weight).float(), (torch.ones(2, dtype=torch.bfloat16),))
     (value,) = (exported.model.graph.initializers[n] for n in exported.states)
     assert value.const_value.numpy().astype(np.float32).tolist() == [1.5, -2.25]
+
+
+def test_numbers_of_doubles_are_doubles() -> None:
+    """ONNX's attributes are float32."""
+
+    def fn(x: Any) -> Any:
+        y = x[:, :3, :3]
+        return (
+            *(F.leaky_relu(x, 0.1), F.elu(x, 0.3), F.selu(x), F.celu(x, 0.3), F.hardswish(x), F.hardsigmoid(x)),
+            torch.addmm(y[0], y[0], y[1], alpha=0.3, beta=0.7),
+        )
+
+    check(fn, (X.double(),), 1e-14)

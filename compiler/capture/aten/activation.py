@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 from pfvm.compiler.capture.emit import Arg, Emitter, val
@@ -36,9 +38,21 @@ def silu(e: Emitter, node: Node, x: Arg) -> ir.Value:
     return e.op("Mul", e.tensor(x), e.op("Sigmoid", e.tensor(x)))
 
 
+def is_attribute(number: Any, dtype: torch.dtype) -> bool:
+    """Whether an attribute, which is a float32, holds a number as exactly as this dtype does."""
+    return dtype != torch.float64 or float(np.float32(number)) == number
+
+
+@rule(aten.hardswish.default)
+def hardswish(e: Emitter, node: Node, x: Arg) -> ir.Value:
+    if val(node).dtype == torch.float64:  # ONNX's own definition has a float32 sixth
+        return e.op("Mul", e.tensor(x), hardsigmoid(e, node, x))
+    return e.op("HardSwish", e.tensor(x))
+
+
 @rule(aten.hardsigmoid.default)
 def hardsigmoid(e: Emitter, node: Node, x: Arg) -> ir.Value:
-    if val(node).dtype == torch.float64:  # an attribute would be float32
+    if not is_attribute(1 / 6, val(node).dtype):
         line = e.op("Add", e.op("Div", e.tensor(x), e.scalar(6, torch.float64)), e.scalar(0.5, torch.float64))
         return e.op("Clip", line, e.scalar(0, torch.float64), e.scalar(1, torch.float64))
     return e.op("HardSigmoid", e.tensor(x), alpha=1 / 6, beta=0.5)
@@ -46,7 +60,11 @@ def hardsigmoid(e: Emitter, node: Node, x: Arg) -> ir.Value:
 
 @rule(aten.leaky_relu.default)
 def leaky_relu(e: Emitter, node: Node, x: Arg, slope: float = 0.01) -> ir.Value:
-    return e.op("LeakyRelu", e.tensor(x), alpha=float(slope))
+    dtype = val(node).dtype
+    if is_attribute(slope, dtype):
+        return e.op("LeakyRelu", e.tensor(x), alpha=float(slope))
+    value = e.tensor(x)
+    return e.op("Where", e.op("Greater", value, e.scalar(0, dtype)), value, e.op("Mul", value, e.scalar(slope, dtype)))
 
 
 @rule(aten._prelu_kernel.default)
@@ -57,9 +75,10 @@ def prelu(e: Emitter, node: Node, x: Arg, weight: Arg) -> ir.Value:
 @rule(aten.elu.default)
 def elu(e: Emitter, node: Node, x: Arg, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> ir.Value:
     dtype = val(node).dtype
-    if input_scale != 1:  # celu: only the negative side is scaled, so write it out
+    if input_scale != 1 or not is_attribute(alpha, dtype):  # of celu, only the negative side is scaled
         value = e.tensor(x)
-        negative = e.op("Sub", e.op("Exp", e.op("Mul", value, e.scalar(input_scale, dtype))), e.scalar(1, dtype))
+        scaled = value if input_scale == 1 else e.op("Mul", value, e.scalar(input_scale, dtype))
+        negative = e.op("Sub", e.op("Exp", scaled), e.scalar(1, dtype))
         negative = e.op("Mul", negative, e.scalar(alpha * scale, dtype))
         positive = value if scale == 1 else e.op("Mul", value, e.scalar(scale, dtype))
         return e.op("Where", e.op("Greater", value, e.scalar(0, dtype)), positive, negative)

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import torch
 from pfvm.compiler.capture.emit import Arg, Emitter, val
 
+from .activation import is_attribute
 from .registry import rule
 
 aten = torch.ops.aten
@@ -21,7 +22,8 @@ def mm(e: Emitter, node: Node, a: Arg, b: Arg) -> ir.Value:
 
 @rule(aten.addmm.default)
 def addmm(e: Emitter, node: Node, c: Arg, a: Arg, b: Arg, beta: float = 1, alpha: float = 1) -> ir.Value:
-    if val(node).dtype.is_floating_point and not isinstance(alpha, Node) and not isinstance(beta, Node):
+    dtype = val(node).dtype
+    if dtype.is_floating_point and all(not isinstance(n, Node) and is_attribute(n, dtype) for n in (alpha, beta)):
         return e.op("Gemm", e.tensor(a), e.tensor(b), e.tensor(c), alpha=_unless_one(alpha), beta=_unless_one(beta))
     return baddbmm(e, node, c, a, b, beta, alpha)
 

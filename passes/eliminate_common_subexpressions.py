@@ -13,6 +13,7 @@ from .dims import static_shape
 from .effects import bodies
 from .graph_key import Key, node_key
 from .rewriter import Rewriter
+from .splice import may_replace_outputs
 from .view import constant_tensor
 
 
@@ -55,7 +56,8 @@ def _visit(graph: ir.Graph, rw: Rewriter, seen: ChainMap[Key, ir.Node], tensors:
         elif all(rw.can_replace(a, b) for a, b in zip(node.outputs, first.outputs)):
             rw.replace(node, *first.outputs)
             rw.matched("common node")
-        elif len(node.outputs) == 1 and node.op_type != "Identity":  # two outputs of the graph, each under its name
+        elif len(node.outputs) == 1 and node.op_type != "Identity" and may_replace_outputs(node, rw):
+            # two outputs of the graph, each under its name
             copy = rw.op("Identity", first.outputs[0], at=node)
             rw.replace(node, copy.outputs[0])
             rw.matched("common node")

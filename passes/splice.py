@@ -141,10 +141,14 @@ def replace_outputs(node: ir.Node, values: list[ir.Value], rw: Rewriter) -> None
 
 
 def may_replace_outputs(node: ir.Node, rw: Rewriter) -> bool:
-    """Whether a copy could be made of every graph output: Identity takes sequences from opset 14 on."""
-    if (rw.opset(node) or 0) >= 16:
-        return True
-    return all(isinstance(out.type, ir.TensorType) or not out.is_graph_output() for out in node.outputs)
+    """Whether a copy could be made of every graph output: Identity takes sequences from opset 14 on, and never maps.
+
+    A map has no type here; nor has what nobody knows the type of.
+    """
+    types = [out.type for out in node.outputs if out.is_graph_output()]
+    if (rw.opset(node, "") or 0) >= 16:
+        return None not in types
+    return all(isinstance(each, ir.TensorType) for each in types)
 
 
 def body_nodes(node: ir.Node) -> int:

@@ -17,6 +17,19 @@ def test_equal_nodes_become_one() -> None:
     )
 
 
+def test_two_outputs_that_no_identity_can_copy_stay_two() -> None:
+    """Identity takes sequences from opset 14 on, and never maps."""
+    sequences = """<ir_version: 6, opset_import: ["" : 11]> agraph (float[n] x) => (seq(float[n]) y, seq(float[n]) z)
+        { y = SequenceConstruct(x) z = SequenceConstruct(x) }"""
+    assert ops(run_passes(sequences, PASS)) == ["SequenceConstruct"] * 2
+    each = "ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1]>(x)"
+    header = '<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>'
+    maps = model(f"{header} agraph (float[n,2] x) => (float y, float z) {{ y = {each} z = {each} }}")
+    for output in maps.graph.output:
+        output.ClearField("type")
+    assert ops(run_passes(maps, PASS)) == ["ZipMap"] * 2
+
+
 def test_attributes_inputs_and_outputs_count() -> None:
     for lines in (
         "a = LeakyRelu <alpha = 0.1> (x) b = LeakyRelu <alpha = 0.2> (x) y = Sub(a, b)",

@@ -51,6 +51,13 @@ def test_an_index_of_no_dimension_takes_a_view() -> None:
         check(fn, (X, torch.tensor(i), torch.tensor(j)))
 
 
+def test_an_index_of_bytes_is_a_mask_and_select_takes_its_number() -> None:
+    byte = torch.tensor(1, dtype=torch.uint8)
+    check(lambda x, i: x.select(0, i), (X, byte))
+    with pytest.raises(CaptureError, match="depend"):
+        capture(lambda x, i: x[i], (X, byte))
+
+
 def test_list_and_loop() -> None:
     def fn(x: Any) -> Any:
         state, seen = torch.zeros(3), []
@@ -92,3 +99,16 @@ def test_numbers_of_doubles_are_doubles() -> None:
         )
 
     check(fn, (X.double(),), 1e-14)
+
+
+def test_training_through_quantization() -> None:
+    def fn(x: Any, s: Any, z: Any) -> Any:
+        x = x.detach().requires_grad_()
+        ways = [
+            torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -8, 7),
+            torch.fake_quantize_per_tensor_affine(x, s[0], z[0], -8, 7),
+            torch.fake_quantize_per_channel_affine(x, s, z, 1, -8, 7),
+        ]
+        return [(y.detach(), torch.autograd.grad((y**2).sum(), x)[0]) for y in ways]
+
+    check(fn, (X, torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0, 1, -2], dtype=torch.int32)))

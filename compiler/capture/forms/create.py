@@ -15,6 +15,8 @@ def _like_number(fill: Tensor) -> torch.dtype:
     """The dtype that torch.full takes from a Python number."""
     if fill.dtype.is_floating_point:
         return torch.get_default_dtype()
+    if fill.dtype.is_complex:
+        return torch.get_default_dtype().to_complex()
     return torch.bool if fill.dtype is torch.bool else torch.int64
 
 

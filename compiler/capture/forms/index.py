@@ -11,22 +11,25 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
+_MASKS = (torch.bool, torch.uint8)
+
+
 def _is_position(part: Any) -> bool:
     if not isinstance(part, Tensor) or part.dim():
         return False
-    return part.dtype is not torch.bool and not part.dtype.is_floating_point and not part.dtype.is_complex
+    return part.dtype not in _MASKS and not part.dtype.is_floating_point and not part.dtype.is_complex
 
 
 def _rank(part: Any) -> int:
     """How many dimensions a part of an index takes."""
     if part is None or isinstance(part, bool) or part is Ellipsis:
         return 0
-    return part.dim() if isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8) else 1
+    return part.dim() if isinstance(part, Tensor) and part.dtype in _MASKS else 1
 
 
 def select(input: Tensor, dim: int, index: Any) -> Tensor:
     """One of a dimension, as a view."""
-    if isinstance(index, Tensor) and _is_position(index):
+    if isinstance(index, Tensor):
         index = position(index, input.shape[dim] - 1)
     return aten.select.int(input, dim, index)
 

@@ -61,8 +61,11 @@ class Interface:
         model.meta.pop(_META_KEY, None)
 
     def declared(self) -> dict[str, ir.Value]:
-        """The declarations as values, by name. A map has no type there: onnx_ir does not represent it."""
-        known = [_without_map(v) for v in (*self.inputs, *self.outputs)]
+        """The declarations as values, by name; of an input that is an output too the input's, which feeds must fit.
+
+        A map has no type there: onnx_ir does not represent it.
+        """
+        known = [_without_map(v) for v in (*self.outputs, *self.inputs)]
         return {v.name: ir.serde.deserialize_value_info_proto(v, None) for v in known}
 
     def maps(self) -> dict[str, str]:

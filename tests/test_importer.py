@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from pfvm.compiler.exporter import to_proto
 from pfvm.compiler.importer import read_model
-from pfvm.errors import InvalidModelError, UnsupportedOpError
+from pfvm.errors import InputError, InvalidModelError, UnsupportedOpError
 from pfvm.runtime.compare import Tolerance, difference
 from pfvm.runtime.ort import evaluate
 from support import assert_same_numbers, model, ops, run_passes
@@ -181,6 +181,14 @@ def test_maps_go_through() -> None:
     assert [each.keys() for each in result["probabilities"]] == [{"a", "b"}] * 2
     for name, value in expected.items():
         assert difference(name, value, result[name], Tolerance()) is None
+
+
+def test_an_input_that_is_an_output_is_fed_as_the_input_declares() -> None:
+    proto = model("agraph (float[3,a] x) => (float[b,c] x, float[b,c] y) { y = Relu(x) }")
+    run = pfvm.load(proto, device="pfvm:cpu")
+    assert [spec.shape for spec in run.inputs] == [(3, "a")]
+    with pytest.raises(InputError, match="'x'"):
+        run({"x": np.zeros((2, 2), np.float32)})
 
 
 def test_a_sparse_constant_becomes_dense_in_a_function_too() -> None:

@@ -38,7 +38,7 @@ def _embedding(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
 
 
-def _same_shape(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+def _unknown(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     """Pools and means, for which the library hands on the operand's shape."""
     node.outputs[0].shape = None
 
@@ -54,8 +54,8 @@ def _multi_head_attention(context: osi.ShapeInferenceContext, node: ir.Node) -> 
     """Heads of keys and of values may differ in size, and a state that is given may be longer than it is full."""
     for i in (1, 2):
         source = _input(node, i)
-        packed = source is None or source.shape is None or len(source.shape) != 3
-        _set_head_size(context, node, i, None if packed or source is None or source.shape is None else source.shape[2])
+        shape = None if source is None else source.shape
+        _set_head_size(context, node, i, shape[2] if shape is not None and len(shape) == 3 else None)
     if _input(node, 6) is not None:
         _state_length(context, node)
 
@@ -92,7 +92,7 @@ MEND: dict[tuple[str, str], Callable[[osi.ShapeInferenceContext, ir.Node], None]
         _quantization: "QuantizeLinear DequantizeLinear",
         _gemm: "QGemm",
         _embedding: "QEmbedLayerNormalization",
-        _same_shape: "QLinearAveragePool QLinearGlobalAveragePool QLinearReduceMean GemmFloat8",
+        _unknown: "QLinearAveragePool QLinearGlobalAveragePool QLinearReduceMean GemmFloat8",
         _attention: "Attention QAttention",
         _multi_head_attention: "MultiHeadAttention",
         _state_length: "GroupQueryAttention DecoderMaskedMultiHeadAttention",

@@ -40,11 +40,11 @@ def _flattened(shape: ir.Shape, axis: int) -> list[Dim] | None:
     if not -len(shape) <= axis <= len(shape):
         return None
     cut = axis + len(shape) if axis < 0 else axis
-    sides = _product(shape[:cut]), _product(shape[cut:])
+    sides = product(shape[:cut]), product(shape[cut:])
     return None if None in sides else [side for side in sides if side is not None]
 
 
-def _product(dims: Dims) -> Dim | None:
+def product(dims: Dims) -> Dim | None:
     """Of sizes, or of one symbol and ones; None where it is neither."""
     symbols = [dim for dim in dims if not isinstance(dim, int)]
     size = math.prod(dim for dim in dims if isinstance(dim, int))

@@ -17,7 +17,7 @@ from pfvm.passes.numpy_ops import sliced
 from pfvm.passes.view import View, constant_tensor
 
 from . import contrib_mending
-from .plain_shapes import broadcast
+from .plain_shapes import broadcast, product
 
 _TO_THE_END = 2**31 - 1
 """Slice ends from here on mean "to the end": exporters write INT32_MAX or INT64_MAX."""
@@ -302,12 +302,8 @@ def _mend_feature_extractor(context: osi.ShapeInferenceContext, node: ir.Node) -
     if data is None or indices is None or not len(data):
         out.shape = None
         return
-    sizes = [dim for dim in indices if dim != 1]
-    static = [dim for dim in sizes if isinstance(dim, int)]
-    count = (
-        sizes[0] if len(sizes) == 1 else context.new_symbolic_dim() if len(static) < len(sizes) else math.prod(static)
-    )
-    out.shape = ir.Shape([*(list(data)[:-1] or [1]), count])
+    count = product(indices)
+    out.shape = ir.Shape([*(list(data)[:-1] or [1]), context.new_symbolic_dim() if count is None else count])
 
 
 _MEND: dict[tuple[str, str], Callable[[osi.ShapeInferenceContext, ir.Node], None]] = {

@@ -154,8 +154,9 @@ def _named(title: str, params: Iterable[Any], formatter: Any) -> list[str]:
     """The flags of a panel, none of them broken at its hyphens."""
     text = f"{title}: " + ", ".join("/".join((*param.opts, *param.secondary_opts)) for param in params)
     indent = " " * formatter.current_indent
-    return textwrap.wrap(text, formatter.width, initial_indent=indent, subsequent_indent=indent + "  ",
-                         break_on_hyphens=False)  # fmt: skip
+    return textwrap.wrap(
+        text, formatter.width, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False
+    )
 
 
 def device_names(incomplete: str) -> list[str]:

@@ -2,9 +2,8 @@
 
 Nodes are of domain `xla`, values have a ForeignPlacement. What a while, a conditional or a call runs are graphs of its
 node (body, condition, branch_0, …); a fusion is one node. A bitcast names its operand's memory again; tuples and their
-elements are no nodes. Cycles that the compiler states, and trips of loops, are attributes; the nodes
-that a node comes from are its `pfvm.from`. What the text does not say
-is left out: addresses, and cycles on a CPU.
+elements are no nodes. Cycles that the compiler states, and trips of loops, are attributes; the nodes of the model that
+a node comes from are its `pfvm.from`. What the text does not say is left out: addresses, and cycles on a CPU.
 """
 
 from __future__ import annotations

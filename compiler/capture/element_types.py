@@ -12,7 +12,8 @@ import onnx_ir as ir
 OPSET = 20  # the first with Gelu and with N-dimensional GridSample
 
 _T = ir.DataType
-# Integers wrap around as they do in torch when the result is cast back; int32 in double and halves in float are exact.
+# Integers wrap around as they do in torch when the result of a wider integer type is cast back. Halves in float are
+# exact; integers in a float (a convolution, a pool) are wherever torch does not overflow.
 _WIDER: dict[_T, tuple[_T, ...]] = {
     **dict.fromkeys((_T.BOOL, _T.UINT8, _T.INT8, _T.UINT16, _T.INT16), (_T.INT32, _T.FLOAT)),
     **dict.fromkeys((_T.INT32, _T.UINT32), (_T.INT64, _T.DOUBLE)),

@@ -191,7 +191,7 @@ def _describe(item: Any, from_python: bool) -> str:
 def _in_python(error: Exception) -> str:
     """A message of our own with the Python names of the flags in it."""
     message = error.in_python if isinstance(error, _NoDevice) else str(error)
-    return re.sub(r"--([a-z][a-z0-9-]*)", lambda flag: flag[1].replace("-", "_"), message)
+    return re.sub(r"--([a-z][a-z0-9-]*)", lambda match: match[1].replace("-", "_"), message)
 
 
 class _NoDevice(ValueError):
@@ -224,12 +224,12 @@ def from_args(args: Sequence[str]) -> dict[str, Any]:
         raise OptionError('"args" must be a list of strings such as "--opt-level=2"')
     values: dict[str, Any] = {}
     for arg in args:
-        flag, equals, text = arg.partition("=")
-        name = flag.lstrip("-").replace("-", "_")
-        if not flag.startswith("-") or not name:
+        given, equals, text = arg.partition("=")
+        name = given.lstrip("-").replace("-", "_")
+        if not given.startswith("-") or not name:
             raise OptionError(f"option {arg!r} is not of the form --flag=value")
-        if flag.startswith("-O") and not equals:
-            name, equals, text = "O", "=", flag[2:]
+        if given.startswith("-O") and not equals:
+            name, equals, text = "O", "=", given[2:]
         value: Any = text if equals else True
         if name in ("O", "opt_level") and text.isdigit():
             value = int(text)

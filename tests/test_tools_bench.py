@@ -336,7 +336,8 @@ def test_training_without_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch)
         (("--plan", "m.onnx", "--device", "xla:cpu"), "--device changes nothing with --plan"),
         (("--tpu", "--optimizers"), "--tpu changes nothing with --optimizers"),
         (("--train", "mlp", "--runs", "3"), "--runs changes nothing with --train"),
-        (("m.onnx", "--machine", "mncore2"), "--machine changes nothing without --plan"),
+        (("m.onnx", "--machine", "mncore2"), "--machine changes nothing without --plan; leave it out"),
+        (("m.onnx", "--peers-python", "python"), "--peers-python changes nothing without --optimizers; leave it out"),
     ],
 )
 def test_a_flag_that_would_change_nothing_is_an_error(
@@ -344,3 +345,20 @@ def test_a_flag_that_would_change_nothing_is_an_error(
 ) -> None:
     assert run_command(["bench", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", [(), ("--plan",), ("--optimizers",), ("--train",)])
+def test_a_file_that_cannot_be_written_is_an_error_at_once(
+    kind: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option, said in (("--json", "no such folder"), ("--plot", "no such folder")):
+        assert run_command(["bench", *kind, "m.onnx", option, str(tmp_path / "none" / "file.svg")]) == 2
+        assert said in capsys.readouterr().err
+    assert run_command(["bench", *kind, "m.onnx", "--plot", str(tmp_path / "chart.png")]) == 2
+    assert "ends in .svg" in capsys.readouterr().err
+
+
+def test_quiet_belongs_to_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in ((), ("--plan",), ("--optimizers",), ("--train",), ("--tpu",)):
+        assert run_command(["bench", *kind, "none.onnx", "-q"]) == 2
+        assert "none.onnx" in capsys.readouterr().err

@@ -105,9 +105,6 @@ def _check(request: Request) -> None:
     for threads in request.threads:
         if not 1 <= threads <= machine.cores():
             raise OptionError(f"--threads {threads}: this machine has {machine.cores()} cores")
-    for option, file in (("--json", request.json_file), ("--plot", request.plot_file)):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise OptionError(f"{option} {file}: no such folder")
 
 
 def _jobs(request: Request) -> list[tuple[Path, list[Candidate], Request]]:

@@ -151,6 +151,7 @@ def bench(
 
     command = ["pfvm", *sys.argv[1:]]
     _refuse_unread(ctx)
+    _check_files(json_file, plot_file)
     if plans:
         from .plans import PlanRequest, bench_plans
 
@@ -182,8 +183,20 @@ def _refuse_unread(ctx: typer.Context) -> None:
     flags = {param.name or "": param.opts[0] for param in ctx.command.params}
     given = [name for name in flags if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
     kind = next((each for each in _READ if each in given), None)
-    read = {"models", kind, *(_ENGINES if kind is None else _READ[kind])}
-    unread = [flags[name] for name in given if name not in read]
-    if unread:
-        where = "without --plan, --optimizers, --tpu or --train" if kind is None else f"with {flags[kind]}"
-        raise OptionError(f"bench: {', '.join(unread)} changes nothing {where}; leave it out")
+    read = {"models", "quiet", kind, *(_ENGINES if kind is None else _READ[kind])}
+    unread = [name for name in given if name not in read]
+    if unread and kind:
+        which = ", ".join(flags[name] for name in unread)
+        raise OptionError(f"bench: {which} changes nothing with {flags[kind]}; leave it out")
+    for name in unread:
+        readers = " or ".join(flags[each] for each, names in _READ.items() if name in names)
+        raise OptionError(f"bench: {flags[name]} changes nothing without {readers}; leave it out")
+
+
+def _check_files(json_file: Path | None, plot_file: Path | None) -> None:
+    """Raises OptionError for a file that could not be written, before what may take hours."""
+    for option, file in (("--json", json_file), ("--plot", plot_file)):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise OptionError(f"{option} {file}: no such folder")
+    if plot_file is not None and plot_file.suffix != ".svg":
+        raise OptionError(f"--plot {plot_file}: the chart is an SVG file: give it a name that ends in .svg")

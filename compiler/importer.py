@@ -67,18 +67,18 @@ def _read_proto(
         proto, weights = _parse(source, "the given bytes")
         return proto, pathlib.Path(), weights
     path = pathlib.Path(source)
+    advice = "; of a PyTorch function, `pfvm export` makes an ONNX file" if ".py:" in f"{path.name}:" else ""
     try:
         if path.suffix in (".onnx", ""):
             proto, weights = _parse(path.read_bytes(), str(path))
             return proto, path.parent, weights
         return onnx.load_model(str(path), load_external_data=False), path.parent, {}  # .onnxtxt, .textproto, .json
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        advice = "; of a PyTorch function, `pfvm export` makes an ONNX file" if ".py:" in path.name else ""
         raise InvalidModelError(f"{path}: {error.strerror}{advice}") from error
     except InvalidModelError:
         raise
     except Exception as error:  # text formats raise their parsers' own types
-        raise InvalidModelError(f"{path}: not an ONNX model ({error})") from error
+        raise InvalidModelError(f"{path}: not an ONNX model ({error}){advice}") from error
 
 
 def _parse(data: bytes, what: str) -> tuple[onnx.ModelProto, wire.Weights]:

@@ -99,6 +99,13 @@ def test_foreign_text_file(here: Workplace, name: str) -> None:
     assert "not an ONNX model" in here.both_errors(source)
 
 
+def test_a_python_file_is_told_of_export(here: Workplace) -> None:
+    source = here.folder / "net.py"
+    source.write_text("import torch\n")
+    assert "not an ONNX model" in here.both_errors(source) and "`pfvm export`" in here.both_errors(source)
+    assert "`pfvm export`" in here.both_errors(here.folder / "net.py:predict")
+
+
 def test_missing_file_and_folder_for_a_file(here: Workplace) -> None:
     assert "No such file or directory" in here.both_errors(here.folder / "none.onnx")
     assert "Is a directory" in here.compile_error(here.folder)

@@ -150,11 +150,10 @@ def compile_source(
     model = read_model(source)
     _check_targets(source, model, options)
     spent = not (keep_original or options.verify or options.artifacts)
-    original = None if spent else model
     result = compile_model(model, options, evaluate=evaluate, make_verifier=make_verifier, in_place=spent)
     if finish is not None:
         result.model, result.accuracy = finish(result.model)
-    result.original = original
+    result.original = None if spent else model
     files = {} if accept is None else accept(result.model)
     write_outputs(result, options, files)
     return result

@@ -19,6 +19,8 @@ import onnx_ir as ir
 from .effects import roots
 
 RULE, FROM = "pfvm.rule", "pfvm.from"
+SOURCE, MODULE = "pfvm.source", "pfvm.module"
+"""Metadata of a captured node: its Python line, and the module that it is in."""
 LONGEST = 32
 _STEPS = 256
 """Erased nodes that are looked at for one group of new nodes, so that labels take linear time."""
@@ -140,6 +142,11 @@ def names(text: str | None) -> list[str]:
 def label(node: ir.Node, known: Iterable[str]) -> None:
     """Say of a node that it stands for these."""
     node.metadata_props[FROM] = _text(known)
+
+
+def location(node: ir.Node) -> dict[str, str]:
+    """The metadata with a node's Python line and module, as far as it has them."""
+    return {key: text for key, text in node.metadata_props.items() if key in (SOURCE, MODULE)}
 
 
 def strip(model: ir.Model) -> None:

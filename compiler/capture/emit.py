@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 from pfvm.errors import CaptureError
+from pfvm.passes.provenance import MODULE, SOURCE
 
 from .dtypes import onnx_dtype, to_numpy
 from .element_types import fit
@@ -103,7 +104,7 @@ class Emitter:
             outputs=made,
             name=self.names.take(f"{self._prefix}/{op_type}"),
         )
-        origin = {"pfvm.source": self._origin.known_source, "pfvm.module": self._origin.module}
+        origin = {SOURCE: self._origin.known_source, MODULE: self._origin.module}
         node.metadata_props.update({key: text for key, text in origin.items() if text})
         self.nodes.append(node)
         if any(types.casts):

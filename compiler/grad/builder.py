@@ -11,6 +11,7 @@ import onnx_ir as ir
 from pfvm.errors import flag
 from pfvm.passes.dims import same_dims, static_shape
 from pfvm.passes.effects import bodies
+from pfvm.passes.provenance import location
 from pfvm.passes.shape_inference import ShapeInference
 
 MIN_OPSET = 18
@@ -100,8 +101,7 @@ class Builder:
     def _provenance(self) -> dict[str, str]:
         if self._origin is None:
             return {}
-        kept = {k: v for k, v in self._origin.metadata_props.items() if k in ("pfvm.source", "pfvm.module")}
-        return {**kept, _FORWARD_OF: self._origin.name or self._origin.outputs[0].name or ""}
+        return {**location(self._origin), _FORWARD_OF: self._origin.name or self._origin.outputs[0].name or ""}
 
     def constant(self, array: Any, dtype: ir.DataType | None = None, hint: str = "constant") -> ir.Value:
         """A constant of the main graph; equal small ones are one value."""

@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 import zstandard
 from pfvm.compiler import exporter
+from pfvm.passes.provenance import MODULE, SOURCE
 
 from .cost import CostModel
 from .dump import l3ir_nodes
@@ -20,7 +21,6 @@ from .text import format_l3ir
 from .timeline import timeline
 from .trace import make_trace
 
-SOURCE, MODULE = "pfvm.source", "pfvm.module"
 WEIGHT = "pfvm.weight"
 """Metadata of an input of the stripped graph that is a weight in the whole one."""
 

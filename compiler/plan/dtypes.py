@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 from pfvm.compiler.signature import read_manifest
 from pfvm.errors import OptionError, UnsupportedOpError, did_you_mean
+from pfvm.passes.provenance import location
 from pfvm.passes.view import constant_tensor
 
 from .machine import Machine
@@ -175,7 +176,7 @@ class _Dtypes:
             self.graph.initializers.add(twin)
         else:
             cast = move_node(CAST, value, name)
-            cast.metadata_props.update(origin(node))
+            cast.metadata_props.update(location(node))
             self.graph.insert_before(node, cast)
             twin = cast.outputs[0]
         twin.meta[KEY] = dtype
@@ -198,11 +199,6 @@ class _Dtypes:
         inputs = {value.name: value for value in self.graph.inputs}
         pairs = [(inputs.get(entry.name), outputs.get(entry.output)) for entry in self.entries if entry.output]
         return {value for pair in pairs for value in pair if value is not None and _is_float(value)}
-
-
-def origin(node: ir.Node) -> dict[str, str]:
-    """The node's metadata that its moves inherit: source line and module."""
-    return {key: text for key, text in node.metadata_props.items() if key in ("pfvm.source", "pfvm.module")}
 
 
 def _is_scalar(value: ir.Value) -> bool:

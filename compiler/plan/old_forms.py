@@ -6,9 +6,9 @@ import math
 
 import onnx_ir as ir
 from pfvm.passes.effects import Effect
+from pfvm.passes.provenance import location
 from pfvm.passes.rewriter import Rewriter
 
-from .dtypes import origin
 from .ops.table import KIND, dims
 
 _FLATTENING = ("Softmax", "LogSoftmax", "Hardmax")
@@ -50,7 +50,7 @@ def _flatten(model: ir.Model, node: ir.Node) -> None:
         made.name = f"{node.name or out.name}/{made.op_type}"
         made.outputs[0].name = f"{out.name}_{word}" if word else None
         made.outputs[0].type, made.outputs[0].shape = out.type, size
-        made.metadata_props.update(origin(node))
+        made.metadata_props.update(location(node))
         model.graph.insert_before(node, made)
     name, out.name = out.name, None
     back.outputs[0].name = name

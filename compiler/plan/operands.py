@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import onnx_ir as ir
+from pfvm.passes.provenance import location
 from pfvm.passes.view import constant_tensor
 
 from .constants import constant_node
 from .cost import CostModel
-from .dtypes import KEY, device_dtype, origin
+from .dtypes import KEY, device_dtype
 from .forms import Forms
 from .layout import Layout
 from .mngraph import CAST, LAYOUT_SWITCH, REFILL, move_node
@@ -190,7 +191,7 @@ class Operands:
         if node is None:
             self._graph.append(move)
             return move.outputs[0]
-        move.metadata_props.update(origin(node))
+        move.metadata_props.update(location(node))
         self._graph.insert_before(node, move)
         return move.outputs[0]
 

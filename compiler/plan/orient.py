@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Container
 
 import onnx_ir as ir
+from pfvm.passes.provenance import location
 
-from .dtypes import KEY, device_dtype, origin
+from .dtypes import KEY, device_dtype
 from .ops import contract
 from .ops.table import dims, rule_of, size
 from .wishes import updated_state
@@ -131,7 +132,7 @@ def _reused(node: ir.Node, value: ir.Value, made: ir.Node, shape: tuple[int, ...
     out.name = made.name = f"{value.name}_{word}_of_{node.name or node.outputs[0].name}"
     out.type, out.shape = value.type, ir.Shape(shape)
     out.meta[KEY] = device_dtype(value)
-    made.metadata_props.update(origin(node))
+    made.metadata_props.update(location(node))
     assert node.graph is not None
     node.graph.insert_before(node, made)
     return out

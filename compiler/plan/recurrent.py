@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
+from pfvm.passes.provenance import location
 from pfvm.passes.view import constant
 
-from .dtypes import origin
 from .ops.table import dims
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -213,7 +213,7 @@ class _Recurrence:
         made = ir.Node("", op, inputs, attributes, num_outputs=outputs, name=f"{self._name}/{op}_{self._next()}")
         for i, out in enumerate(made.outputs):
             out.name = f"{made.name}_output_{i}"
-        made.metadata_props.update(origin(self._node))
+        made.metadata_props.update(location(self._node))
         self._model.graph.insert_before(self._node, made)
         return list(made.outputs)
 

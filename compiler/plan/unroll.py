@@ -13,6 +13,7 @@ import onnx_ir as ir
 from pfvm.errors import UnsupportedOpError, describe_node, flag
 from pfvm.passes.dims import static_shape
 from pfvm.passes.effects import bodies
+from pfvm.passes.provenance import location
 from pfvm.passes.view import constant, constant_tensor
 
 from . import recurrent
@@ -168,9 +169,7 @@ class Unroller:
             "", op, inputs, attributes, num_outputs=1, name=f"{self._of(node)}/{op}_{len(self._model.graph)}"
         )
         made.outputs[0].name = f"{made.name}_output"
-        for key in ("pfvm.source", "pfvm.module"):
-            if key in node.metadata_props:
-                made.metadata_props[key] = node.metadata_props[key]
+        made.metadata_props.update(location(node))
         self._model.graph.insert_before(node, made)
         return made.outputs[0]
 

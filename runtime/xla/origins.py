@@ -19,7 +19,6 @@ from pfvm.passes import provenance
 
 from .hlo import Instruction, Module
 
-_ABOUT = ("pfvm.source", "pfvm.module")
 _SCOPE = "of:"
 _IN_SCOPE = re.compile(rf"{_SCOPE}([\w.~%-]+)")  # what `quote` leaves
 _named: ContextVar[bool] = ContextVar("named", default=False)
@@ -42,8 +41,10 @@ def are_named() -> bool:
 
 def scope_of(node: ir.Node) -> AbstractContextManager[Any]:
     """Where a node is to be lowered. It is known by its first output, which no other node has."""
+    if not are_named():
+        return nullcontext()
     name = next((out.name for out in node.outputs if out.name), None)
-    return jax.named_scope(_SCOPE + quote(name, safe="")) if _named.get() and name else nullcontext()
+    return nullcontext() if name is None else jax.named_scope(_SCOPE + quote(name, safe=""))
 
 
 def origins_of(each: Instruction, module: Module) -> list[str]:
@@ -65,11 +66,10 @@ def complete(scheduled: ir.Graph, model: ir.Model) -> None:
     known: Mapping[str, ir.Node] = {out.name or "": node for node in model.graph.all_nodes() for out in node.outputs}
     for node in scheduled.all_nodes():
         named = provenance.names(node.metadata_props.pop(provenance.FROM, None))
-        origins = {name: known[name].metadata_props for name in named if name in known}
+        origins = {name: known[name] for name in named if name in known}
+        older = [n for each in origins.values() for n in provenance.names(each.metadata_props.get(provenance.FROM))]
         if origins:
-            older = [name for each in origins.values() for name in provenance.names(each.get(provenance.FROM))]
             provenance.label(node, [*origins, *older])
-        for key in _ABOUT:
-            texts = [each[key] for each in origins.values() if key in each]
-            if texts:
-                node.metadata_props[key] = texts[0]
+        for each in origins.values():
+            for key, text in provenance.location(each).items():
+                node.metadata_props.setdefault(key, text)

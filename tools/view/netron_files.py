@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html
-import importlib.resources
 import importlib.util
 import re
 from pathlib import Path
+
+from . import page
 
 POLICY = (
     "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -40,7 +41,7 @@ def netron_file(name: str, model: str) -> tuple[bytes, str] | None:
     if folder is None or kind is None or not re.fullmatch(r"[A-Za-z0-9_-]+\.[a-z]+", name):
         return None
     if name == FOCUS:
-        return (importlib.resources.files(__package__) / "static" / FOCUS).read_bytes(), kind
+        return page.read(FOCUS), kind
     file = folder / name
     if not file.is_file():
         return None

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from pfvm.errors import PfvmError
-from pfvm.passes.provenance import FROM, RULE, names
+from pfvm.passes.provenance import FROM, MODULE, RULE, SOURCE, names
 
 from .folder import Folder, StageFile
-
-SOURCE, MODULE = "pfvm.source", "pfvm.module"
 
 
 def outline(folder: Folder, stage: StageFile) -> dict[str, Any]:

@@ -19,7 +19,7 @@ POLICY = (
 
 def static_file(name: str) -> bytes | None:
     """A file of the page, None for any other name."""
-    return _read(name) if name in (*SCRIPTS, STYLE) else None
+    return read(name) if name in (*SCRIPTS, STYLE) else None
 
 
 def served_page() -> bytes:
@@ -30,19 +30,20 @@ def served_page() -> bytes:
 
 def exported_page(content: dict[str, Any]) -> bytes:
     """One file with everything in it. Its policy allows its own script by hash, and no request."""
-    script = b"\n".join(_read(name) for name in SCRIPTS).decode()
+    script = b"\n".join(read(name) for name in SCRIPTS).decode()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
     # In JSON these are the same characters, and no parser of HTML sees the end of the element or a comment.
     data = json.dumps(content, ensure_ascii=True).replace("<", "\\u003c").replace("&", "\\u0026")
-    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{_read(STYLE).decode()}</style>'
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{read(STYLE).decode()}</style>'
     body = f'<script type="application/json" id="data">{data}</script>\n<script>{script}</script>'
     return _filled(head, body)
 
 
 def _filled(head: str, scripts: str) -> bytes:
-    return _read("page.html").decode().replace("<!--head-->", head).replace("<!--scripts-->", scripts).encode()
+    return read("page.html").decode().replace("<!--head-->", head).replace("<!--scripts-->", scripts).encode()
 
 
-def _read(name: str) -> bytes:
+def read(name: str) -> bytes:
+    """A file of ours beside this module."""
     return (importlib.resources.files(__package__) / "static" / name).read_bytes()

@@ -130,7 +130,10 @@ def test_normals_have_the_dtype_of_their_mean() -> None:
         assert pfvm.compile(lambda given: torch.normal(*given), (given,))(given).dtype == torch.normal(*given).dtype
 
 
-def test_distributions_in_a_loss_have_their_gradients() -> None:
+@pytest.mark.parametrize("checks", [True, False])
+def test_distributions_in_a_loss_have_their_gradients(checks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The process's own setting, which torch.compile turns off for good where a test called it before.
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", checks)
     net, x, actions = nn.Linear(3, 4), torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 1])
 
     def step(x: Any, actions: Any) -> Any:
@@ -140,7 +143,7 @@ def test_distributions_in_a_loss_have_their_gradients() -> None:
 
     for own, expected in zip(pfvm.compile(step, (x, actions))(x, actions), step(x, actions), strict=True):
         assert torch.allclose(own, expected, atol=1e-6)
-    assert torch.distributions.Distribution._validate_args
+    assert torch.distributions.Distribution._validate_args is checks
 
 
 def test_a_failed_call_draws_nothing() -> None:

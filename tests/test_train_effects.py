@@ -86,6 +86,41 @@ def test_a_hook_that_a_step_registers_is_named_and_does_not_stay() -> None:
     assert not layer._forward_hooks
 
 
+def by_its_points(reads: bool) -> Any:
+    """A step that differentiates by its argument, as those for differential equations do; it may read the gradient."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(1, 5), nn.Tanh(), nn.Linear(5, 1))
+    optimizer = O.SGD(net.parameters(), lr=0.1)
+
+    def step(x: Any) -> Any:
+        x.requires_grad_()
+        optimizer.zero_grad()
+        u = net(x)
+        (slope,) = torch.autograd.grad(u, x, torch.ones_like(u), create_graph=True)
+        loss = (slope - u).square().mean()
+        loss.backward()
+        optimizer.step()
+        return (loss, x.grad) if reads else loss
+
+    return step
+
+
+def test_the_gradient_that_a_step_leaves_on_its_argument_is_named_and_left_out() -> None:
+    x, seen = torch.linspace(0, 1, 7)[:, None], torch.linspace(0, 1, 7)[:, None]
+    eager = by_its_points(reads=False)
+    expected = [eager(seen).item() for _ in range(3)]
+    for sample in (x, seen):
+        with pytest.warns(PythonEffectWarning, match=r"effects\.py:\d+: the function changes 'x.grad'"):
+            compiled = pfvm.compile(by_its_points(reads=False), sample)
+        assert [compiled(x).item() for _ in range(3)] == pytest.approx(expected, rel=1e-5)
+    assert x.grad is None and not x.requires_grad
+
+
+def test_a_gradient_of_its_argument_that_a_step_reads_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"effects\.py:\d+: the gradient of input 'x' would be lost; return torch"):
+        pfvm.compile(by_its_points(reads=True), torch.ones(2, 1))
+
+
 def test_an_ordinary_step_warns_of_nothing() -> None:
     model = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.Dropout(0.1), nn.Linear(6, 4))
     optimizer = O.Adam(model.parameters())

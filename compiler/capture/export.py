@@ -127,7 +127,7 @@ def capture(
         if any(s.kind == "param" or is_kept_gradient(s) for s in traced.updated):
             leaves = [s for s in traced.states if isinstance(s, ReachedTensor) and id(s.tensor) not in traced.flipped]
             surroundings.hold_flags([(s.name, s.tensor) for s in leaves])
-    _warn_of_effects(fn, [*reach.changed, *surroundings.changed])
+    _warn_of_effects(fn, [*reach.changed, *surroundings.changed, *traced.lost])
     return Exported(
         model,
         inputs,

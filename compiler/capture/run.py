@@ -83,6 +83,7 @@ class Run:
         self.replaced: list[ReachedTensor | ReachedNumber] = []
         self.cleared: list[ReachedTensor] = []
         self.flipped: set[int] = set()  # ids of tensors whose requires_grad the function itself changes
+        self.lost: list[str] = []  # gradients that it leaves on inputs
         self.schedule = Schedule()
         self._function = function
         self._inputs = inputs
@@ -141,14 +142,25 @@ class Run:
             self.flipped = {id(s.tensor) for s, b in zip(self._states.tensors, before) if s.tensor.requires_grad != b}
             leaves = self._described(result)
             values = [*leaves, *self._replacements(symbols)]
-        for name, fake in zip(self._inputs.tensor_names, fakes):
-            if fake.is_leaf and fake.grad is not None:
+        self._check_gradients_of(fakes)
+        return [v.detach() if isinstance(v, torch.Tensor) and v.requires_grad else v for v in values]
+
+    def _check_gradients_of(self, inputs: list[torch.Tensor]) -> None:
+        """A call leaves no gradient on its arguments. Where the caller or the function looks for one, it is refused.
+
+        One that backward() leaves because the function itself calls x.requires_grad_(), to differentiate by x with
+        torch.autograd.grad, is hardly ever read: `lost` names it, for a warning.
+        """
+        for name, fake in zip(self._inputs.tensor_names, inputs):
+            if not fake.is_leaf or fake.grad is None:
+                continue
+            if id(fake) in self._data.asked or id(fake) not in self._data.required:
                 raise CaptureError(
                     f"{line_of_function(self._function)}: the gradient of input {name!r} would be lost; return "
                     "torch.autograd.grad(loss, x) instead of x.grad, or, where nobody reads it, start from "
                     "x.detach().requires_grad_()"
                 )
-        return [v.detach() if isinstance(v, torch.Tensor) and v.requires_grad else v for v in values]
+            self.lost.append(f"{name}.grad")
 
     def _described(self, result: Any) -> list[Any]:
         self.outputs, leaves = describe(result, lambda v: isinstance(v, (torch.Tensor, *Symbolic)), "output")

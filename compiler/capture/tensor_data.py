@@ -1,4 +1,4 @@
-"""`tensor.data`, which torch answers without telling the tracer, as ops that the tracer sees."""
+"""What torch answers without telling the tracer: `tensor.data` as ops that it sees, and who asks for `tensor.grad`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ class TensorDataMode(TorchFunctionMode):
     """`x.data` becomes x.detach(), and `x.data = y` a copy into x. Notes real tensors that meet the function.
 
     They are weights that no path leads to; backward() gives them a gradient, which `put_back` takes away again.
+    `asked` are ids of tensors whose gradient the function reads or sets, `required` of those that it says need one.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.asked: set[int] = set()
+        self.required: set[int] = set()
         self._real: dict[int, tuple[torch.Tensor, Any]] = {}
 
     def put_back(self) -> None:
@@ -37,7 +40,12 @@ class TensorDataMode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         self._note(args)
-        if getattr(func, "__self__", None) is not torch.Tensor.data:
+        attribute = getattr(func, "__self__", None)
+        if attribute is torch.Tensor.grad:
+            self.asked.add(id(args[0]))
+        if func is torch.Tensor.requires_grad_ or (attribute is torch.Tensor.requires_grad and len(args) == 2):
+            self.required.add(id(args[0]))
+        if attribute is not torch.Tensor.data:
             return func(*args, **(kwargs or {}))
         if func.__name__ == "__get__":
             return args[0].detach()

@@ -47,7 +47,8 @@ class Trace:
     Placeholders: the inputs in order, then `states` in order. Outputs: the tensor leaves of `outputs`, then the new
     values of `updated`, in order. Places of `cleared` hold None after a call. `guards` and `constants` (name, value,
     place) are what the graph takes for granted about Python values of optimizers. `schedulers` are to be called
-    after it. `flipped` are ids of tensors whose requires_grad the function changes.
+    after it. `flipped` are ids of tensors whose requires_grad the function changes, `lost` the gradients that it leaves
+    on inputs and a call does not.
     """
 
     graph: torch.fx.GraphModule
@@ -60,6 +61,7 @@ class Trace:
     constants: list[tuple[str, Any, Any]]
     schedulers: list[Any]
     flipped: set[int]
+    lost: list[str]
 
 
 def trace(
@@ -104,6 +106,7 @@ def trace(
         known.constants,
         run.schedule.called,
         run.flipped,
+        run.lost,
     )
 
 

@@ -18,12 +18,21 @@ _LARGE_BYTES = 1 << 20
 
 
 def large_initializers(model: ir.Model) -> dict[str, ir.TensorProtocol]:
-    """The main graph's initializers of at least 1 MiB (never strings, which have no memory of their own)."""
-    found = {name: v.const_value for name, v in model.graph.initializers.items()}
+    """Initializers of at least 1 MiB that are read (never strings, which have no memory of their own)."""
+    found = {name: value.const_value for name, value in _read_initializers(model).items()}
     return {
         name: tensor
         for name, tensor in found.items()
         if tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes >= _LARGE_BYTES
+    }
+
+
+def _read_initializers(model: ir.Model) -> dict[str, ir.Value]:
+    """Initializers that a node, an input or an output stands for; ONNX Runtime drops others before it takes memory."""
+    return {
+        name: value
+        for name, value in model.graph.initializers.items()
+        if value.uses() or value.is_graph_input() or value.is_graph_output()
     }
 
 
@@ -37,14 +46,17 @@ def external_folder(model: ir.Model) -> str | None:
 
 
 def serialize(model: ir.Model, shared: Mapping[str, ir.TensorProtocol]) -> bytes:
-    """The model's bytes. Tensors in `shared` are written as references only; other external data is read in."""
-    initializers = model.graph.initializers
+    """The model's bytes, without initializers that nobody reads.
+
+    Tensors in `shared` are written as references only; other external data is read in.
+    """
+    initializers = _read_initializers(model)
     replaced = {
         name: _Overlay(value, const_value=_portable(name, value.const_value, name in shared))
         for name, value in initializers.items()
         if name in shared or isinstance(value.const_value, ir.ExternalTensor)
     }
-    graph = _Overlay(model.graph, initializers={**initializers, **replaced}) if replaced else model.graph
+    graph = _Overlay(model.graph, initializers={**initializers, **replaced})
     # Before IR version 4 every initializer had to be an input as well; in normal form it is not, and ORT would object.
     view: Any = _Overlay(model, graph=graph, ir_version=max(model.ir_version, 4))
     proto = ir.serde.serialize_model(view)

@@ -248,6 +248,21 @@ def test_overridable_initializers_have_a_default_even_when_large(monkeypatch: py
     assert exe({"x": ones, "w": 3 * ones})["y"].tolist() == [3, 3]
 
 
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "g (float[2] x) => (float[2] y) <float[2] w = {1,2}> { y = Add (x, x) }",
+        "g (float[2] x, float[2] w = {1,2}) => (float[2] y) { y = Add (x, x) }",
+        "g (float[2] x) => (float[2] y, float[2] w) <float[2] w = {1,2}> { y = Add (x, x) }",
+    ],
+)
+def test_large_weights_that_no_node_reads(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass leaves such behind, and its result is run as it is."""
+    monkeypatch.setattr(ort_model, "_LARGE_BYTES", 1)
+    results = OrtExecutable(model(graph))({"x": np.ones(2, np.float32)})
+    assert {name: value.tolist() for name, value in results.items()} in ({"y": [2, 2]}, {"y": [2, 2], "w": [1, 2]})
+
+
 def test_ir_version_3_in_normal_form() -> None:
     """There, initializers have to be inputs as well; in memory they are not."""
     value = model("g (float[2] x) => (float[2] y) <float[2] w = {1,2}> { y = Add (x, w) }")

@@ -12,8 +12,8 @@ from pfvm.errors import NoDeviceError, OptionError, UnsupportedOpError, short
 
 from .ort_errors import load_error
 from .ort_expand.expander import expand as expand_model
-from .ort_expand.expander import needs_expansion, without_overwriting
-from .ort_expand.rules import TRAINING_MODE
+from .ort_expand.expander import needs_expansion, without_unsafe
+from .ort_expand.rules import UNSAFE_MARKS
 from .ort_model import external_folder, large_initializers, serialize
 from .ort_values import to_ort
 
@@ -127,8 +127,8 @@ def open_session(
     if not isinstance(source, bytes):
         return create(source), memory
     if not expand:
-        if isinstance(model, ir.Model) and TRAINING_MODE.encode() in source:
-            source = without_overwriting(onnx.ModelProto.FromString(source)).SerializeToString()
+        if isinstance(model, ir.Model) and any(mark.encode() in source for mark in UNSAFE_MARKS):
+            source = without_unsafe(onnx.ModelProto.FromString(source)).SerializeToString()
         return create(source), memory
     return _create_expanded(source, create), memory
 

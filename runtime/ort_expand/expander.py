@@ -11,7 +11,7 @@ from . import float4, opsets
 from .functions import all_nodes, graphs_of, has_body, inline, rename, schema_body
 from .kernels import has_kernel
 from .node import Builder, Node, Rule
-from .rules import OLD_FORMS, OVERWRITING, RULES, TRAINING_MODE, WITHOUT_AN_ERROR
+from .rules import OLD_FORMS, RULES, UNSAFE, UNSAFE_MARKS, WITHOUT_AN_ERROR
 from .scope import Scope
 from .widen import widen
 
@@ -39,9 +39,12 @@ def expand(model: onnx.ModelProto) -> onnx.ModelProto | None:
     return _Expander(model, RULES).run()
 
 
-def without_overwriting(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with only those nodes replaced whose kernels write into their inputs. `model` is used up."""
-    return _Expander(model, OVERWRITING, rules_only=True).run() or model
+def without_unsafe(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with only those nodes replaced whose kernels write into their inputs or may end the process.
+
+    `model` is used up.
+    """
+    return _Expander(model, UNSAFE, rules_only=True).run() or model
 
 
 def needs_expansion(model: onnx.ModelProto) -> bool:
@@ -50,13 +53,14 @@ def needs_expansion(model: onnx.ModelProto) -> bool:
     nodes = [*all_nodes(model.graph.node), *(n for f in model.functions for n in all_nodes(f.node))]
     seen = {(n.domain, n.op_type) for n in nodes}
     local = {(f.domain, f.name) for f in model.functions}
-    if any(_overwrites(n) for n in nodes):
+    if any(_is_unsafe(n) for n in nodes):
         return True
     return any(_is_lacking(domain, op_type, imports.get(domain, 1)) for domain, op_type in seen - local)
 
 
-def _overwrites(node: onnx.NodeProto) -> bool:
-    return (node.domain, node.op_type) in OVERWRITING and any(a.name == TRAINING_MODE and a.i for a in node.attribute)
+def _is_unsafe(node: onnx.NodeProto) -> bool:
+    is_marked = any(a.name in UNSAFE_MARKS and (a.i or any(a.ints)) for a in node.attribute)
+    return is_marked and (node.domain, node.op_type) in UNSAFE
 
 
 def _is_lacking(domain: str, op_type: str, opset: int) -> bool:

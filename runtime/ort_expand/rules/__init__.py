@@ -17,6 +17,7 @@ from . import (
     made,
     old_forms,
     recurrent,
+    scans,
     spectral,
     strings,
     training,
@@ -32,6 +33,7 @@ _TABLES: tuple[Mapping[tuple[str, str], Rule], ...] = (
     integers.RULES,
     made.RULES,
     recurrent.RULES,
+    scans.RULES,
     spectral.RULES,
     strings.RULES,
     training.RULES,
@@ -44,10 +46,13 @@ RULES: Mapping[tuple[str, str], tuple[Rule, ...]] = {
 OLD_FORMS: Mapping[tuple[str, str], tuple[Rule, ...]] = {key: (rule,) for key, rule in old_forms.RULES.items()}
 """For models of opset 1 to 6, before they are raised."""
 
-OVERWRITING: Mapping[tuple[str, str], tuple[Rule, ...]] = {key: (rule,) for key, rule in batch_norm.RULES.items()}
-"""For kernels that write into their inputs, wherever they run: those of nodes with the attribute TRAINING_MODE."""
+UNSAFE: Mapping[tuple[str, str], tuple[Rule, ...]] = {
+    key: (rule,) for table in (batch_norm.RULES, scans.RULES) for key, rule in table.items()
+}
+"""For kernels that write into their inputs or end the process, wherever they run: nodes with one of UNSAFE_MARKS."""
 
-TRAINING_MODE = batch_norm.TRAINING_MODE
+UNSAFE_MARKS = (batch_norm.TRAINING_MODE, scans.AXES)
+"""Attributes; the default is safe, and so is 0."""
 
 WITHOUT_AN_ERROR: frozenset[tuple[str, str]] = frozenset(
     {*attention.RULES, *blocks.RULES, *spectral.RULES, ("", "ReduceMax"), ("", "ReduceMin"), ("", "ConvInteger")}

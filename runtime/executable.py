@@ -29,6 +29,11 @@ class TensorSpec(NamedTuple):
     shape: Dims | None
     kind: str = "tensor"
 
+    @property
+    def is_fixed(self) -> bool:
+        """Rank and every dim are known."""
+        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+
     def __str__(self) -> str:
         dtype = self.dtype.name.lower() if self.dtype is not None else "any"
         dims = "[?]" if self.shape is None else "[" + ",".join("?" if d is None else str(d) for d in self.shape) + "]"

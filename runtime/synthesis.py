@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 from pfvm.errors import InputError, OptionError, SizeError, did_you_mean
 
 from .executable import TensorSpec, specs_of
-from .value_ranges import Range, input_ranges
+from .value_ranges import Range, compared_values, input_ranges
 
 Fill = Literal["random", "zero", "large"]
 
@@ -20,6 +20,7 @@ Fill = Literal["random", "zero", "large"]
 _IMAGE_SIDE = 32
 _FIRST_SIZES = (2, 3, 16)  # by seed, so that a comparison over seeds sees several
 _LARGER_SIZES = (1, 8, 64, 576, 4096)
+_MOST_OF_A_BATCH = 64
 _MOST_ELEMENTS = 1 << 26
 _D = ir.DataType
 
@@ -30,6 +31,7 @@ def synthesize(
     shapes: Mapping[str, Sequence[int]] | None = None,
     fill: Fill = "random",
     size: int = 2,
+    others: int | None = None,
     largest: int | None = None,
 ) -> dict[str, Any]:
     """One set of feeds for the model's required inputs; overridable initializers keep their stored values.
@@ -39,6 +41,8 @@ def synthesize(
     fill: "random" draws floats from N(0, 1) and integers from the range that the graph implies; "zero" gives zeros
         (the nearest value in the range where zero is not in it); "large" draws floats of 8 to 16, of both signs.
     size: of symbolic dims that `shapes` does not bind (spatial dims of images are at least 32).
+    others: of those, where it is not None, that are not the last open dim of an input of several: a batch, also where
+        it is the only open dim of an input or not the first.
     largest: tensors of more elements are left out.
 
     Raises OptionError for a shape that names no input or has another rank, InputError for a map input.
@@ -46,9 +50,12 @@ def synthesize(
     specs = specs_of(model)[0]
     shapes = shapes or {}
     check_shapes(specs, shapes)
-    sizes = _symbol_sizes(specs, shapes, size)
+    made_up = _MadeUp(size, others)
+    sizes = _symbol_sizes(specs, shapes, made_up)
+    extents = {spec: _shape(spec, shapes, sizes, made_up) for spec in specs}
     ranges = input_ranges(model, sizes)
-    extents = {spec: _shape(spec, shapes, sizes, size) for spec in specs}
+    if seed % 2 == 0 and fill != "zero":
+        ranges |= _flags(model, extents, ranges, seed)
     return {
         spec.name: _value(spec, shape, ranges.get(spec.name), _generator(seed, spec.name), fill)
         for spec, shape in extents.items()
@@ -87,15 +94,16 @@ def workable(
     raising InputError. Raises the first InputError when no size does; a SizeError as it is where all sizes give the
     same, as then it is about dims that are fixed, and not about what is made up.
     """
-    is_open = any(spec.shape is None or not all(isinstance(d, int) for d in spec.shape) for spec in specs_of(model)[0])
-    sizes = (_FIRST_SIZES[seed % len(_FIRST_SIZES)], *_LARGER_SIZES) if is_open else (2,)
+    is_fixed = all(spec.is_fixed for spec in specs_of(model)[0])
+    sizes = (2,) if is_fixed else (_FIRST_SIZES[seed % len(_FIRST_SIZES)], *_LARGER_SIZES)
     failures: list[InputError] = []
     for size in sizes:
-        try:
-            feeds = synthesize(model, seed, shapes, fill, size)
-            return feeds, run(feeds)
-        except InputError as error:
-            failures.append(error)
+        for others in (None, 2) if size > 2 else (None,):
+            try:
+                feeds = synthesize(model, seed, shapes, fill, size, others)
+                return feeds, run(feeds)
+            except InputError as error:
+                failures.append(error)
     failure = failures[0]
     if isinstance(failure, SizeError) and len(set(map(str, failures))) == 1:
         raise failure
@@ -131,12 +139,47 @@ def check_shapes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]
             raise OptionError(f"shape of {name!r}: {list(shape)} does not fit {known[name]}")
 
 
-def _symbol_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]], size: int) -> dict[str, int]:
+def _flags(
+    model: ir.Model, extents: Mapping[TensorSpec, tuple[int, ...]], ranges: Mapping[str, Range], seed: int
+) -> dict[str, Range]:
+    """For inputs of one element that the graph compares with constants: one of these, another for each seed."""
+    compared = compared_values(model)
+    found = {}
+    for spec, shape in extents.items():
+        values = compared.get(spec.name, ())
+        if values and math.prod(shape) == 1:
+            value = values[seed // 2 % len(values)]
+            limit = ranges.get(spec.name, Range(value, value + 1))
+            if limit.low <= value < limit.high:
+                found[spec.name] = Range(value, value + 1)
+    return found
+
+
+class _MadeUp(NamedTuple):
+    """`size` and `others` of `synthesize`."""
+
+    size: int
+    others: int | None
+
+    def dim(self, spec: TensorSpec, axis: int) -> int:
+        """Of an open dim."""
+        shape = spec.shape or ()
+        if len(shape) == 4 and axis >= 2 and spec.dtype in (_D.FLOAT, _D.FLOAT16, _D.UINT8):
+            return max(self.size, _IMAGE_SIDE)
+        is_open = [a for a, dim in enumerate(shape) if not isinstance(dim, int)]
+        if self.others is not None and (len(is_open) == 1 or axis != is_open[-1]):
+            return self.others
+        if axis == 0 and len(is_open) > 1:  # a batch: it has no least size, and 4096² positions fill the memory
+            return min(self.size, _MOST_OF_A_BATCH)
+        return self.size
+
+
+def _symbol_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]], made_up: _MadeUp) -> dict[str, int]:
     sizes = _bound_sizes(specs, shapes)
     for spec in specs:
         for axis, dim in enumerate(spec.shape or ()):
             if isinstance(dim, str):
-                sizes.setdefault(dim, _default_size(spec, axis, size))
+                sizes.setdefault(dim, made_up.dim(spec, axis))
     return sizes
 
 
@@ -151,27 +194,16 @@ def _bound_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]
 
 
 def _shape(
-    spec: TensorSpec, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int], size: int
+    spec: TensorSpec, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int], made_up: _MadeUp
 ) -> tuple[int, ...]:
     if spec.name in shapes:
         return tuple(shapes[spec.name])
     if spec.shape is None:
-        return (size, size)
+        return (made_up.size, made_up.size)
     return tuple(
-        dim if isinstance(dim, int) else sizes[dim] if isinstance(dim, str) else _default_size(spec, axis, size)
+        dim if isinstance(dim, int) else sizes[dim] if isinstance(dim, str) else made_up.dim(spec, axis)
         for axis, dim in enumerate(spec.shape)
     )
-
-
-_MOST_OF_A_BATCH = 64
-
-
-def _default_size(spec: TensorSpec, axis: int, size: int) -> int:
-    is_image = len(spec.shape or ()) == 4 and axis >= 2 and spec.dtype in (_D.FLOAT, _D.FLOAT16, _D.UINT8)
-    is_open = [not isinstance(dim, int) for dim in spec.shape or ()]
-    if axis == 0 and sum(is_open) > 1:  # a batch: it has no least size, and 4096² positions fill the memory
-        return min(size, _MOST_OF_A_BATCH)
-    return max(size, _IMAGE_SIDE) if is_image else size
 
 
 def _generator(seed: int, name: str) -> np.random.Generator:

@@ -47,16 +47,37 @@ def input_ranges(model: ir.Model, sizes: Sizes) -> dict[str, Range]:
     return found
 
 
+def compared_values(model: ir.Model) -> dict[str, tuple[int, ...]]:
+    """Constants that the graph asks an input to be equal to, as a sample rate that one of two branches is for."""
+    found = {
+        value.name or "": tuple(_compared(node, index, shift) for node, index, shift in _uses(model, value))
+        for value in model.graph.inputs
+    }
+    known = {name: tuple(v for v in values if v is not None) for name, values in found.items()}
+    return {name: values for name, values in known.items() if values}
+
+
+def _compared(node: ir.Node, index: int, shift: int) -> int | None:
+    other = _scalar(node.inputs[1 - index]) if node.domain == "" and node.op_type == "Equal" else None
+    return None if other is None else other - shift
+
+
 def _ranges(model: ir.Model, start: ir.Value, sizes: Sizes) -> Iterator[Range]:
-    """One range for every constraining use; `shift` is what has been added to the input on the way."""
+    """One range for every constraining use."""
+    for node, index, shift in _uses(model, start):
+        rule = _RULES.get(node.op_type, {}).get(index) if node.domain in ("", "com.microsoft") else None
+        limit = rule(node, sizes) if rule else None
+        if limit is not None:
+            yield Range(limit.low - shift, limit.high - shift, limit.exact)
+
+
+def _uses(model: ir.Model, start: ir.Value) -> Iterator[tuple[ir.Node, int, int]]:
+    """Nodes that read the numbers of an input, by which of their inputs, and what has been added to it on the way."""
     todo, seen = [(start, 0)], {start}
     while todo:
         value, shift = todo.pop()
         for node, index in value.uses():
-            rule = _RULES.get(node.op_type, {}).get(index) if node.domain in ("", "com.microsoft") else None
-            limit = rule(node, sizes) if rule else None
-            if limit is not None:
-                yield Range(limit.low - shift, limit.high - shift, limit.exact)
+            yield node, index, shift
             for following, step in _following(model, node, index):
                 if following not in seen:
                     seen.add(following)

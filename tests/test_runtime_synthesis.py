@@ -184,6 +184,28 @@ def test_a_size_that_the_caller_fixed_is_not_blamed_on_made_up_data() -> None:
         workable(rows, pfvm.load(rows, "xla:cpu", mesh="data=7"))
 
 
+def test_a_batch_that_stands_behind_a_fixed_dim() -> None:
+    """As the state of a recurrent layer's: the batch of `x` has to be its batch, too, while the length grows."""
+    loaded = model(
+        """g (float[?,?] x, float[2,?,4] s) => (float[?,?] y, float[2,?,?] z) <int64[4] p = {0,9,0,9}>
+        { y = Pad <mode="reflect"> (x, p)  h = Concat <axis=1> (y, y)  l = Slice (h, a, b)  z = Add (s, l) }""".replace(
+            "int64[4]", "int64[2] a = {0,0}, int64[2] b = {1000,4}, int64[4]"
+        )
+    )
+    feeds, _ = workable(loaded, Oracle(loaded))
+    assert feeds["s"].shape[1] == feeds["x"].shape[0] and feeds["x"].shape[1] > 9
+
+
+def test_a_flag_takes_the_value_that_the_graph_asks_for() -> None:
+    loaded = model(
+        """g (int64 rate, float[2] x) => (float[2] y) <int64 one = {1}, int64 known = {16001}>
+        { r = Add (rate, one)  is = Equal (r, known)
+          y = If (is) <then_branch = t () => (float[2] a) { a = Neg (x) },
+                       else_branch = e () => (float[2] b) { b = Identity (x) }> }"""
+    )
+    assert [int(synthesize(loaded, seed)["rate"]) == 16000 for seed in (0, 1, 2)] == [True, False, True]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "corpus").is_dir(), reason="../shared/corpus is not here")
 def test_most_models_of_the_corpus_run_on_made_up_inputs() -> None:

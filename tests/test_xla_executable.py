@@ -14,7 +14,6 @@ jax = pytest.importorskip("jax")
 
 from pfvm.errors import (  # noqa: E402
     InputError,
-    InvalidModelError,
     NoDeviceError,
     OptionError,
     PfvmError,
@@ -313,7 +312,7 @@ def test_operators_without_tensors_are_refused_without_a_host(op):
 
 def test_operands_that_do_not_fit_name_the_node():
     exe = load("g (float[N] x, float[M] y) => (float[K] z) { z = Add(x, y) }")
-    with pytest.raises(InvalidModelError, match=r"Add .*float32\[2\], float32\[3\]"):
+    with pytest.raises(InputError, match=r"these inputs \(x \[2\], y \[3\]\): Add .*float32\[2\], float32\[3\]"):
         exe({"x": np.ones(2, np.float32), "y": np.ones(3, np.float32)})
 
 

@@ -9,7 +9,7 @@ pytest.importorskip("jax")
 pytest.importorskip("onnxruntime")
 
 from control_flow import FALSE, TRUE, X, check, int_, load
-from pfvm.errors import InvalidModelError
+from pfvm.errors import InputError
 from pfvm.runtime.xla.context import DataDependentShapeError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -106,5 +106,5 @@ def test_a_branch_that_does_not_fit_is_no_error_where_it_is_not_taken():
     }
     """
     check(text, {"x": X[:2], "rate": int_(8)}, {"x": X, "rate": int_(16)})
-    with pytest.raises(InvalidModelError, match=r"Add .* in a body of If .*float32\[3\], float32\[2\]"):
+    with pytest.raises(InputError, match=r"Add .* in a body of If .*float32\[3\], float32\[2\]"):
         load(text)({"x": X, "rate": int_(8)})

@@ -9,7 +9,7 @@ pytest.importorskip("jax")
 pytest.importorskip("onnxruntime")
 
 from control_flow import X, check, i64, int_, load
-from pfvm.errors import InvalidModelError
+from pfvm.errors import InputError
 from xla_cases import assert_equal
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -122,7 +122,7 @@ def test_scan_errors_name_the_node():
     }
     """
     a = np.ones((3, 2), np.float32)
-    with pytest.raises(InvalidModelError, match=r"Scan .*lengths \[3, 2\]"):
+    with pytest.raises(InputError, match=r"Scan .*lengths \[3, 2\]"):
         load(text.replace("BODY", "Sum(p, q, r)"))({"s": X[:2], "a": a, "b": a[:2]})
-    with pytest.raises(InvalidModelError, match=r"Scan .*carried value 'p' is \[2\] .*\[4\]"):
+    with pytest.raises(InputError, match=r"Scan .*carried value 'p' is \[2\] .*\[4\]"):
         load(text.replace("BODY", "Concat<axis = 0>(p, q)"))({"s": X[:2], "a": a, "b": a})

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pfvm
 import pytest
-from pfvm.errors import UnsupportedOpError
+from pfvm.errors import InputError, InvalidModelError
 
 pytest.importorskip("jax")
 
@@ -21,7 +21,7 @@ def _pool(op: str, attributes: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
 def test_a_window_larger_than_the_input(op: str) -> None:
     x = np.arange(4, dtype=np.float32).reshape(1, 1, 1, 4)
-    with pytest.raises(UnsupportedOpError, match="its window of 2 is larger than the input's 1"):
+    with pytest.raises(InvalidModelError, match="its window of 2 is larger than the input's 1"):
         pfvm.load(_pool(op, ""), device="xla:cpu")({"x": x})
     padded = pfvm.load(_pool(op, ", pads = [0, 0, 1, 0]"), device="xla:cpu")({"x": x})["y"]
     assert padded.shape == (1, 1, 1, 2)
@@ -54,6 +54,6 @@ def test_a_kernel_larger_than_the_input(op: str) -> None:
         feeds = {"x": x, "w": w, "d": w.reshape(2, 1, rows, 2), "q": x.astype("u1"), "i": w.astype("u1"), "o": o}
         return exe(feeds)["z"]
 
-    with pytest.raises(UnsupportedOpError, match=f"{op.split(',')[0]}.*: its window of 2 is larger than the input's 1"):
+    with pytest.raises(InputError, match=f"{op.split(',')[0]}.*: its window of 2 is larger than the input's 1"):
         call(2)
     assert call(1).shape[3] in (2, 3)

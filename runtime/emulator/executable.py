@@ -54,7 +54,7 @@ class EmulatorExecutable:
         self._loaded: dict[tuple[Any, ...], Loaded] = {}
         self._lock = threading.Lock()
         self._required = {spec.name for spec in self.inputs}
-        if all(spec.shape is not None and all(isinstance(dim, int) for dim in spec.shape) for spec in self.inputs):
+        if all(spec.is_fixed for spec in self.inputs):
             self.loaded({})
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class EmulatorExecutable:
         open_shapes = {
             spec.name: tuple(values[spec.name].shape)
             for spec in self.inputs
-            if spec.name in values and not _is_static(spec)
+            if spec.name in values and not spec.is_fixed
         }
         key = tuple(open_shapes.items())
         if key not in self._loaded:
@@ -144,7 +144,3 @@ def as_onnx(x: Array, dtype: ir.DataType | None) -> Array:
     assert dtype is not None
     with np.errstate(over="ignore"):
         return x.astype(dtype.numpy())
-
-
-def _is_static(spec: TensorSpec) -> bool:
-    return spec.shape is not None and all(isinstance(dim, int) for dim in spec.shape)

@@ -10,7 +10,7 @@ import jax
 import jax.export
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import OptionError, PfvmError, describe_node
+from pfvm.errors import InputError, InvalidModelError, OptionError, PfvmError, describe_node
 from pfvm.runtime.executable import check_feeds, representation, specs_of
 
 from .bodies import CANNOT_EXPRESS
@@ -294,6 +294,11 @@ class XlaExecutable:
                 return env
             except MustCut as request:
                 self._cut(request, plan)
+            except InvalidModelError as error:
+                if all(spec.is_fixed for spec in self.inputs):
+                    raise
+                shapes = ", ".join(f"{value.name} {list(np.shape(array))}" for value, array in given.items())
+                raise InputError(f"xla:{self._platform} cannot run these inputs ({shapes}): {error}") from error
             except jax.errors.JaxRuntimeError as error:
                 raise self._failure(error) from error
 

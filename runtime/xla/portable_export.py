@@ -164,7 +164,7 @@ class _Exporter:
         return names.setdefault(key, key if fits else f"d{len(names)}_")
 
     def _example(self) -> str:
-        spec = next(s for s in self._required if not all(isinstance(d, int) for d in s.shape or (None,)))
+        spec = next(s for s in self._required if not s.is_fixed)
         return f"{spec.name}={','.join(str(d) if isinstance(d, int) else '8' for d in spec.shape or ())}"
 
     def _constant_names(self) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jax import lax
-from pfvm.errors import UnsupportedOpError
+from pfvm.errors import InvalidModelError
 from pfvm.runtime.xla.context import Context
 
 
@@ -74,11 +74,11 @@ def read_window(ctx: Context, size: tuple[int, ...], kernel: tuple[int, ...]) ->
 
 
 def check_fits(ctx: Context, size: tuple[int, ...], window: Window) -> None:
-    """Raises UnsupportedOpError where the window is larger than the padded operand with spatial `size`.
+    """Raises InvalidModelError where the window is larger than the padded operand with spatial `size`.
 
     ONNX's formula gives no window then (or, with strides, one that reads outside); ONNX Runtime refuses it, too.
     """
     for n, k, d, (a, b) in zip(size, window.kernel, window.dilations, window.pads):
         if (k - 1) * d + 1 > n + a + b:
             padding = f" with pads of {a} and {b}" if a or b else ""
-            raise UnsupportedOpError(f"{ctx.where}: its window of {k} is larger than the input's {n}{padding}")
+            raise InvalidModelError(f"{ctx.where}: its window of {k} is larger than the input's {n}{padding}")

@@ -231,19 +231,45 @@ def _within_budget(rw: Rewriter, nodes: list[ir.Node], reclaimed: Mapping[ir.Val
 
 
 def _reclaimed_bytes(nodes: list[ir.Node]) -> dict[ir.Value, float]:
-    """A lower bound of the constant bytes that die when a value is folded: those with no other reader."""
-    reclaimed: dict[ir.Value, float] = {}
-    readers: dict[ir.Value, int] = {}
+    """A lower bound of the constant bytes that die when a value is folded: those that nothing but its nodes reads.
+
+    What several nodes read dies where all ways from it meet (at its post-dominator): an LSTM's weights, cut into gates
+    and put together in another order, die with the new ones.
+    """
+    meetings: dict[ir.Node, ir.Node | None] = {}
+    depths: dict[ir.Node | None, int] = {None: 0}
+    for node in reversed(nodes):
+        meetings[node] = _meeting([reader for out in node.outputs for reader in _readers(out)], meetings, depths)
+        depths[node] = depths[meetings[node]] + 1
+    total = dict.fromkeys(nodes, 0.0)
+    for value in {v for node in nodes for v in node.inputs if v is not None and v.producer() not in meetings}:
+        last = _meeting(_readers(value), meetings, depths)
+        if last is not None:
+            total[last] += _bytes(value)
     for node in nodes:
-        total = 0.0
-        for value in {v for v in node.inputs if v is not None}:
-            if value not in readers:
-                readers[value] = len({use.node for use in value.uses()})
-            if readers[value] == 1 and not value.is_graph_output():
-                total += reclaimed[value] if value in reclaimed else _bytes(value)
-        for out in node.outputs:
-            reclaimed[out] = total if len(node.outputs) == 1 else 0.0
-    return reclaimed
+        after = meetings[node]
+        if after is not None:
+            total[after] += total[node]
+    return {out: total[node] if len(node.outputs) == 1 else 0.0 for node in nodes for out in node.outputs}
+
+
+def _readers(value: ir.Value) -> list[ir.Node | None]:
+    """None stands for whoever reads a graph's output."""
+    return [*([None] if value.is_graph_output() else []), *dict.fromkeys(use.node for use in value.uses())]
+
+
+def _meeting(
+    nodes: list[ir.Node | None], meetings: Mapping[ir.Node, ir.Node | None], depths: Mapping[ir.Node | None, int]
+) -> ir.Node | None:
+    """The first node that every way from `nodes` comes by; None where one leaves what can be folded before that."""
+    last, *others = [node if node in meetings else None for node in nodes] or [None]
+    for other in others:
+        while last is not other:
+            if last is not None and depths[last] >= depths[other]:
+                last = meetings[last]
+            elif other is not None:
+                other = meetings[other]
+    return last
 
 
 def _producers_of(values: list[ir.Value], nodes: list[ir.Node]) -> list[ir.Node]:

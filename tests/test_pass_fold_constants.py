@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 from support import assert_becomes, assert_same_numbers, assert_stays, model, ops, run_passes
@@ -96,7 +97,7 @@ def test_the_model_does_not_grow() -> None:
 
 
 def test_a_transposed_weight_is_free_when_nobody_else_reads_it() -> None:
-    weight = numpy_helper.from_array(__import__("numpy").ones((64, 32), "float32"), "w")
+    weight = numpy_helper.from_array(np.ones((64, 32), np.float32), "w")
     once = model("agraph (float[2,64] x) => (float[2,32] y) { t = Transpose(w) u = Transpose(t) y = MatMul(x, u) }")
     once.graph.initializer.append(weight)
     assert ops(run_passes(once, PASS)) == ["MatMul"]
@@ -106,6 +107,23 @@ def test_a_transposed_weight_is_free_when_nobody_else_reads_it() -> None:
     )
     twice.graph.initializer.append(weight)
     assert ops(run_passes(twice, PASS)) == ["Transpose", "MatMul", "MatMul"]
+
+
+def test_a_weight_that_is_cut_and_put_together_again_is_free() -> None:
+    """As an LSTM's gates, which PyTorch and ONNX order differently; unless a part of it has another reader."""
+    text = """agraph (float[2,64] x) => (float[2,96] y, float[2,32] z)
+        <int64[3] parts = {32,32,32}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] most = {999}> {
+        a = Slice(w, zero, i, one) b = Slice(w, i, j, one) c = Slice(w, j, most, one)
+        joined = Concat<axis = 1>(c, a, b) y = MatMul(x, joined) z = MatMul(x, OTHER) }"""
+    weights = [
+        numpy_helper.from_array(np.arange(64 * 96, dtype=np.float32).reshape(64, 96), "w"),
+        numpy_helper.from_array(np.ones((64, 32), np.float32), "v"),
+        *(numpy_helper.from_array(np.array([n]), name) for name, n in (("i", 32), ("j", 64))),
+    ]
+    for other, expected in (("v", ["MatMul", "MatMul"]), ("b", ["Slice"] * 3 + ["Concat", "MatMul", "MatMul"])):
+        gates = model(text.replace("OTHER", other))
+        gates.graph.initializer.extend(weights)
+        assert ops(run_passes(gates, PASS)) == expected
 
 
 def test_random_nodes_and_quantized_weights_stay() -> None:

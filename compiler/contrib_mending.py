@@ -75,6 +75,17 @@ def _set_head_size(context: osi.ShapeInferenceContext, node: ir.Node, index: int
         _set_dim(node.outputs[index], -1, size)
 
 
+def _quantized_lstm(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
+    """x[length, batch, ·] → y[length, directions, batch, hidden], and states without the length."""
+    x, hidden = node.inputs[0], node.attributes.get_int("hidden_size", 0)
+    if x is None or x.shape is None or len(x.shape) != 3 or not hidden:
+        return
+    directions = 2 if node.attributes.get_string("direction", "forward") == "bidirectional" else 1
+    length, batch, _ = x.shape
+    for out, dims in zip(node.outputs, ([length, directions, batch, hidden], *[[directions, batch, hidden]] * 2)):
+        out.type, out.shape = x.type, ir.Shape(dims)
+
+
 def _set_dim(value: ir.Value, axis: int, dim: Dim) -> None:
     dims = list(value.shape or ())
     dims[axis] = dim
@@ -95,6 +106,7 @@ MEND: dict[tuple[str, str], Callable[[osi.ShapeInferenceContext, ir.Node], None]
         _unknown: "QLinearAveragePool QLinearGlobalAveragePool QLinearReduceMean GemmFloat8",
         _attention: "Attention QAttention",
         _multi_head_attention: "MultiHeadAttention",
+        _quantized_lstm: "DynamicQuantizeLSTM",
         _state_length: "GroupQueryAttention DecoderMaskedMultiHeadAttention",
     }.items()
     for op in ops.split()

@@ -278,11 +278,14 @@ def _mend_reshape(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     if data is None or data.shape is None or contents is None or out.shape is None or len(out.shape) != len(contents):
         return
     places = [i for i, dim in enumerate(contents) if dim == -1]
-    known = [dim for dim in contents if dim != -1]
-    if len(places) != 1 or any(isinstance(dim, int) and dim < 1 for dim in known):
+    copied = {i for i, dim in enumerate(contents) if dim == 0 and not node.attributes.get_int("allowzero", 0)}
+    if len(places) != 1 or any(i >= len(data.shape) for i in copied):
         return
-    left = [dim for dim in data.shape if not isinstance(dim, int)]
-    numbers = [dim for dim in data.shape if isinstance(dim, int)]
+    known = [dim for i, dim in enumerate(contents) if i not in (*places, *copied)]
+    if any(isinstance(dim, int) and dim < 1 for dim in known):
+        return
+    left = [dim for i, dim in enumerate(data.shape) if i not in copied and not isinstance(dim, int)]
+    numbers = [dim for i, dim in enumerate(data.shape) if i not in copied and isinstance(dim, int)]
     for dim in known:
         if not isinstance(dim, int):
             if dim.value is None or dim not in left:

@@ -173,6 +173,12 @@ def test_symbolic_shapes_hold_the_real_ones(op: str) -> None:
             id="a dim that is a product",
         ),
         pytest.param(
+            '<ir_version: 8, opset_import: ["" : 12]> g (float[?,m,2,8] x) => (float[a,b,c] y) '
+            "<int64[3] t = {0, 0, -1}> { y = Reshape(x, t) }",
+            "[_d0,m,16]",
+            id="what is left beside dims that are copied, with and without a name",
+        ),
+        pytest.param(
             '<ir_version: 8, opset_import: ["" : 17]> g (float[n,m] x) => (float[a,b] y) '
             "<int64[1] one = {1}, int64[1] six = {6}> { e = Add(one, six) y = Slice(x, one, e) }",
             "[_d0,m]",
@@ -218,6 +224,9 @@ _CONTRIB = {
     "{ y, p = com.microsoft.Attention<num_heads = 2>(x, w, b) }",
     "MultiHeadAttention": "(float[1,4,8] q, float[1,3,8] k, float[1,3,12] v) => (y, pk, pv) "
     "{ y, pk, pv = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v) }",
+    "DynamicQuantizeLSTM": "(float[5,2,3] x, uint8[2,3,16] w, uint8[2,4,16] r, float[2] s) => (y, h, c) "
+    "{ z = Constant<value = uint8[2] {3, 3}>() y, h, c = com.microsoft.DynamicQuantizeLSTM"
+    '<hidden_size = 4, direction = "bidirectional">(x, w, r, , , , , , s, z, s, z) }',
     "GroupQueryAttention": "(float[1,1,16] q, float[1,1,16] k, float[1,1,16] v, float[1,2,6,8] p, float[1,2,6,8] r) "
     "=> (y, k2, v2) { n = Constant<value = int32[1] {3}>() t = Constant<value = int32 {4}>() "
     "y, k2, v2 = com.microsoft.GroupQueryAttention<num_heads = 2, kv_num_heads = 2>(q, k, v, p, r, n, t) }",

@@ -21,7 +21,7 @@ def _first_axis(node: Node, b: Builder) -> list[str] | None:
             continue
         others = [a for a in range(len(shape)) if a != axis % len(shape)]
         inputs[first + i] = b.op("Transpose", inputs[first + i], perm=[axis % len(shape), *others])
-    return None if moved == axes else b.copy(node, inputs=inputs, **{AXES: moved})
+    return None if moved == axes else b.copy(node, inputs=inputs, scan_input_axes=moved)
 
 
 RULES = {("", "Scan"): _first_axis}

@@ -53,6 +53,11 @@ class Flops:
         """Symbols that no input has: a size that only the data decide."""
         return sorted({name for atom in self.total.atoms for name in symbols(atom)} - set(self.sizes))
 
+    @property
+    def is_complete(self) -> bool:
+        """Every operation is counted, and the sizes of inputs decide how many there are."""
+        return not (self.note or self.not_counted or self.unknown_sizes)
+
     def value(self, amount: Amount | None = None) -> int:
         """The total, or another amount, for `sizes`."""
         return (self.total if amount is None else amount).value(lambda atom: atom_size(atom, self.sizes))

@@ -13,7 +13,7 @@ from cli_support import Pfvm
 from pfvm.compiler.driver import CompileResult
 from pfvm.compiler.options import parse
 from pfvm.runtime.api import compile_source
-from pfvm.tools.summary import CompiledTable, flops_of, per_pass
+from pfvm.tools.summary import CompiledTable, flops_json, flops_of, per_pass
 from rich.console import Console
 from support import model
 
@@ -36,6 +36,14 @@ def test_nodes_bytes_and_operations_before_and_after() -> None:
     assert re.search(r"nodes +6 +2 +-67%", text)
     assert re.search(r"bytes +0 B +0 B", text)
     assert re.search(r"flops \(N=1\) +80 +72 +-10%", text)
+
+
+def test_operations_that_only_data_decide_are_not_compared() -> None:
+    text = """agraph (float[8,4] x, bool[8] keep) => (float[a,b] y) {
+        k = Compress <axis = 0> (x, keep) a = Neg(k) b = Neg(a) y = Exp(b) }"""
+    result = compile_source(model(text), parse({}))
+    assert re.search(r"flops +depends on data +depends on data *\n", shown(result))
+    assert flops_json(result) == {"flops": None, "flops_at": {}}
 
 
 def test_each_pass_with_its_matches_nodes_and_seconds() -> None:

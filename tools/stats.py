@@ -11,7 +11,8 @@ import typer
 from pfvm.compiler import progress
 from pfvm.errors import PfvmError
 
-from .console import human_bytes, human_count, out, print_json, table
+from .console import human_bytes, out, print_json, table
+from .summary import flops_cell
 from .working import working
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ class _Lines:
             row("parameters", lambda c, s: f"{sum(t.elements for t in c.constants):,}"),
             row("  bytes", lambda c, s: human_bytes(sum(t.bytes for t in c.constants))),
             *counts("  of ", lambda c: {dtype: size[1] for dtype, size in c.by_dtype().items()}),
-            row("flops", lambda c, s: _flops_cell(s.flops)),
+            row("flops", lambda c, s: f"{flops_cell(s.flops)}{' *' if s.flops.total.atoms else ''}"),
             *self._flops_rows(),
             row("functions", lambda c, s: _count(len(c.functions))),
             row("depth of bodies", lambda c, s: _count(c.depth)),
@@ -277,12 +278,3 @@ def _few(names: Any) -> str:
 
 def _count(number: int | None) -> str:
     return f"{number:,}" if number else "-"
-
-
-def _flops_cell(flops: Flops) -> str:
-    if flops.note:
-        return "not counted"
-    if flops.unknown_sizes:
-        return "depends on data, see below"
-    number = flops.value()
-    return f"{'at least ' if flops.not_counted else ''}{human_count(number)}{' *' if flops.total.atoms else ''}"

@@ -55,10 +55,19 @@ def flops_of(model: ir.Model | None) -> Flops | None:
     return None if flops.note else flops
 
 
+def flops_cell(flops: Flops) -> str:
+    """How many, as a table shows it."""
+    if flops.note:
+        return "not counted"
+    if flops.unknown_sizes:
+        return "depends on data"
+    return f"{'at least ' if flops.not_counted else ''}{human_count(flops.value())}"
+
+
 def flops_json(result: CompileResult) -> dict[str, Any]:
-    """ "flops": [before, after] for the sizes in "flops_at"; null where they are not counted."""
+    """ "flops": [before, after] for the sizes in "flops_at"; null where not all are counted, or only data decide."""
     before, after = flops_of(result.original), flops_of(result.model)
-    if before is None or after is None:
+    if before is None or after is None or not (before.is_complete and after.is_complete):
         return {"flops": None, "flops_at": {}}
     return {"flops": [before.value(), after.value()], "flops_at": _sizes_in(before)}
 
@@ -83,8 +92,9 @@ class CompiledTable:
             rows.add_row(title, show(before), show(after), _change(before, after))
         before, after = self._flops
         if before is not None and after is not None:
-            numbers = before.value(), after.value()
-            rows.add_row(_flops_title(before), *map(human_count, numbers), _change(*numbers))
+            is_known = before.is_complete and after.is_complete
+            change = _change(before.value(), after.value()) if is_known else ""
+            rows.add_row(_flops_title(before), flops_cell(before), flops_cell(after), change)
         return rows
 
     def _runs(self) -> Any:

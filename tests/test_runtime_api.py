@@ -109,6 +109,23 @@ def test_the_verifier_names_the_pass_and_the_output(proto: onnx.ModelProto) -> N
         verifier(ir.from_proto(broken), "p")
 
 
+def test_the_verifier_blames_no_pass_for_what_a_model_makes_of_rounding() -> None:
+    """20 steps of a chaotic map, written in two ways: they are far apart, and so is the first when its input moves."""
+
+    def steps(rate: float, form: str) -> ir.Model:
+        values = f"<float rate = {{{rate}}}, float one = {{1}}>"
+        nodes = "".join(form.replace("#", str(i)).replace("@", str(i + 1)) for i in range(20))
+        text = f"g (float[8] x) => (float[8] s20) {values} {{ k = Add (x, one) s0 = Sigmoid (k) {nodes} }}"
+        return ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+
+    first = "a# = Sub (one, s#)  b# = Mul (rate, s#)  s@ = Mul (b#, a#) "
+    other = "a# = Mul (rate, s#)  b# = Mul (a#, s#)  s@ = Sub (a#, b#) "
+    verifier = make_verifier(steps(3.9, first))
+    assert verifier(steps(3.9, other), "p") > 1e-3
+    with pytest.raises(MismatchError, match="pass p changed output 's20'"):
+        verifier(steps(0.1, other), "p")
+
+
 def test_the_verifier_leaves_random_outputs_alone() -> None:
     text = """<ir_version: 10, opset_import: ["" : 21]> g (float[4] x) => (float[4] r, float[4] y)
     { r = RandomNormalLike (x)  y = Neg (x) }"""

@@ -20,6 +20,7 @@ from pfvm.tools.bench.command import Request, bench
 from pfvm.tools.bench.process import Process
 from pfvm.tools.bench.turns import Timing, take_turns
 from pfvm.tools.cli import run_command
+from pfvm.tools.console import is_quiet
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]> g (float[n,8] x) => (float[n,8] y) <float[8] b = {1,2,3,4,5,6,7,8}>
 { a = Add (x, b)  y = Relu (a) }"""
@@ -362,3 +363,4 @@ def test_quiet_belongs_to_every_kind(capsys: pytest.CaptureFixture[str]) -> None
     for kind in ((), ("--plan",), ("--optimizers",), ("--train",), ("--tpu",)):
         assert run_command(["bench", *kind, "none.onnx", "-q"]) == 2
         assert "none.onnx" in capsys.readouterr().err
+        assert not is_quiet(), "of one command, and not of the process"

@@ -330,7 +330,6 @@ def run_command(arguments: list[str] | None = None) -> int:
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
         warnings.simplefilter("ignore")
     given = sys.argv[1:] if arguments is None else arguments
-    console.set_quiet(False)
     try:
         _refuse_empty(given)
         status = _status(app(given or ["--help"], standalone_mode=False))
@@ -357,6 +356,8 @@ def run_command(arguments: list[str] | None = None) -> int:
         traceback.print_exc()
         print("error: this is a fault of pfvm itself; please report it with the lines above", file=sys.stderr)
         return 70
+    finally:
+        console.set_quiet(False)
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:

@@ -10,23 +10,36 @@ from .view import constant, constant_tensor
 
 _LARGEST = 2**20
 """Bytes of a constant that are read to see whether its elements are equal; large weights are not."""
+_DEEPEST = 8
+"""Nodes in a row that are looked through."""
+_MOVES = frozenset("Concat Expand Flatten Identity Reshape Slice Squeeze Tile Transpose Unsqueeze".split())
 
 
-def value(operand: ir.Value | None, rw: Rewriter) -> np.ndarray | None:
+def value(operand: ir.Value | None, rw: Rewriter, deepest: int = _DEEPEST) -> np.ndarray | None:
     """The number (0-d array of the operand's type) that every element is; None when unknown or there are several.
 
-    Knows constants, ConstantOfShape of any shape, and Expand of either.
+    Knows constants, ConstantOfShape of any shape, and what repeats, selects or puts together elements of those.
     """
-    if operand is None:
-        return None
-    filled = rw.producer(operand, "ConstantOfShape")
-    if filled is not None:
-        attr = filled.attributes.get("value")
+    node = operand.producer() if operand is not None else None
+    if node is None or not rw.is_standard(node):
+        return _of_constant(operand)
+    if node.op_type == "ConstantOfShape":
+        attr = node.attributes.get("value")
         if attr is not None and attr.is_ref():
             return None
         return np.zeros((), np.float32) if attr is None else attr.as_tensor().numpy().reshape(())
-    expanded = rw.producer(operand, "Expand")
-    return _of_constant(expanded.inputs[0] if expanded is not None else operand)
+    if node.op_type not in _MOVES or not deepest:
+        return _of_constant(operand)
+    first, *others = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+    found = value(first, rw, deepest - 1)
+    if found is None or any(not _is_same(found, value(other, rw, deepest - 1)) for other in others):
+        return None
+    return found
+
+
+def _is_same(a: np.ndarray, b: np.ndarray | None) -> bool:
+    """By bytes: NaN is one number, and -0.0 is not 0.0."""
+    return b is not None and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
 def _of_constant(operand: ir.Value | None) -> np.ndarray | None:

@@ -167,3 +167,18 @@ def test_a_recurrent_operator_starts_from_zeros(states: str, number: int, cut: s
     assert_same_numbers(model(text), compiled)
     other = STATES.format(size=4, number=0, cut="two, k2", states=states)  # no dim at all: an error, as before
     assert "ConstantOfShape" in ops(run_passes(other, "eliminate-identity", "eliminate-dead-code"))
+
+
+@pytest.mark.parametrize(("second", "left"), [("0", ["LSTM"]), ("-0", None), ("1", None)])
+def test_zeros_that_are_put_together(second: str, left: list[str] | None) -> None:
+    """As TensorFlow's exporter writes them: one state, expanded, with an axis before it, for each direction."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    agraph (float[L,B,3] x, float[2,16,3] w, float[2,16,4] r) => (float[L,2,B,4] y)
+    <int64[1] four = {{4}}, int64[1] k1 = {{1}}, int64[1] k2 = {{2}}, int64[1] k0 = {{0}}, float zero = {{0}},
+     float[1] o = {{{second}}}> {{
+      shape = Shape(x) b = Slice(shape, k1, k2) s = Concat<axis=0>(b, four) e = Expand(zero, s) u = Unsqueeze(e, k0)
+      f = Expand(o, s) v = Unsqueeze(f, k0) z = Concat<axis=0>(u, v)
+      y, h, c = LSTM<direction="bidirectional", hidden_size=4>(x, w, r, , , z, z) }}"""
+    compiled = run_passes(text, "eliminate-identity", "eliminate-dead-code")
+    assert ops(compiled) == (left or ops(run_passes(text, "eliminate-dead-code")))
+    assert_same_numbers(model(text), compiled)

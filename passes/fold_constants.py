@@ -262,7 +262,10 @@ def _meeting(
     nodes: list[ir.Node | None], meetings: Mapping[ir.Node, ir.Node | None], depths: Mapping[ir.Node | None, int]
 ) -> ir.Node | None:
     """The first node that every way from `nodes` comes by; None where one leaves what can be folded before that."""
-    last, *others = [node if node in meetings else None for node in nodes] or [None]
+    if not nodes or any(node not in meetings for node in nodes):
+        return None
+    last: ir.Node | None
+    last, *others = sorted(nodes, key=lambda node: -depths[node])  # the farthest first: no way is gone twice
     for other in others:
         while last is not other:
             if last is not None and depths[last] >= depths[other]:

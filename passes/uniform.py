@@ -12,7 +12,9 @@ _LARGEST = 2**20
 """Bytes of a constant that are read to see whether its elements are equal; large weights are not."""
 _DEEPEST = 8
 """Nodes in a row that are looked through."""
-_MOVES = frozenset("Concat Expand Flatten Identity Reshape Slice Squeeze Tile Transpose Unsqueeze".split())
+_MOVES = frozenset(
+    ["Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"]
+)
 
 
 def value(operand: ir.Value | None, rw: Rewriter, deepest: int = _DEEPEST) -> np.ndarray | None:

@@ -231,23 +231,24 @@ def _within_budget(rw: Rewriter, nodes: list[ir.Node], reclaimed: Mapping[ir.Val
 
 
 def _reclaimed_bytes(nodes: list[ir.Node]) -> dict[ir.Value, float]:
-    """A lower bound of the constant bytes that die when a value is folded: those that nothing but its nodes reads.
+    """A lower bound of the constant bytes that die when a value is folded: those that only nodes before it read.
 
-    What several nodes read dies where all ways from it meet (at its post-dominator): an LSTM's weights, cut into gates
-    and put together in another order, die with the new ones.
+    What several nodes read dies at its post-dominator, where all paths from it meet: an LSTM's weights, cut into gates
+    and put together in another order, die with the new ones. nodes: in topological order.
     """
-    meetings: dict[ir.Node, ir.Node | None] = {}
+    post_dominators: dict[ir.Node, ir.Node | None] = {}  # the immediate ones
     depths: dict[ir.Node | None, int] = {None: 0}
     for node in reversed(nodes):
-        meetings[node] = _meeting([reader for out in node.outputs for reader in _readers(out)], meetings, depths)
-        depths[node] = depths[meetings[node]] + 1
+        readers = [reader for out in node.outputs for reader in _readers(out)]
+        post_dominators[node] = _post_dominator(readers, post_dominators, depths)
+        depths[node] = depths[post_dominators[node]] + 1
     total = dict.fromkeys(nodes, 0.0)
-    for value in {v for node in nodes for v in node.inputs if v is not None and v.producer() not in meetings}:
-        last = _meeting(_readers(value), meetings, depths)
+    for value in {v for node in nodes for v in node.inputs if v is not None and v.producer() not in total}:
+        last = _post_dominator(_readers(value), post_dominators, depths)
         if last is not None:
             total[last] += _bytes(value)
     for node in nodes:
-        after = meetings[node]
+        after = post_dominators[node]
         if after is not None:
             total[after] += total[node]
     return {out: total[node] if len(node.outputs) == 1 else 0.0 for node in nodes for out in node.outputs}
@@ -258,20 +259,25 @@ def _readers(value: ir.Value) -> list[ir.Node | None]:
     return [*([None] if value.is_graph_output() else []), *dict.fromkeys(use.node for use in value.uses())]
 
 
-def _meeting(
-    nodes: list[ir.Node | None], meetings: Mapping[ir.Node, ir.Node | None], depths: Mapping[ir.Node | None, int]
+def _post_dominator(
+    nodes: list[ir.Node | None],
+    post_dominators: Mapping[ir.Node, ir.Node | None],
+    depths: Mapping[ir.Node | None, int],
 ) -> ir.Node | None:
-    """The first node that every way from `nodes` comes by; None where one leaves what can be folded before that."""
-    if not nodes or any(node not in meetings for node in nodes):
+    """The first node that every path from `nodes` passes; None where one leaves what can be folded before that.
+
+    depths: in the tree of post-dominators, whose root is None.
+    """
+    if not nodes or any(node not in post_dominators for node in nodes):
         return None
     last: ir.Node | None
-    last, *others = sorted(nodes, key=lambda node: -depths[node])  # the farthest first: no way is gone twice
+    last, *others = sorted(nodes, key=lambda node: -depths[node])  # the deepest first: no path is walked twice
     for other in others:
         while last is not other:
             if last is not None and depths[last] >= depths[other]:
-                last = meetings[last]
+                last = post_dominators[last]
             elif other is not None:
-                other = meetings[other]
+                other = post_dominators[other]
     return last
 
 

@@ -24,7 +24,7 @@ def noise_note(
 ) -> str | None:
     """A remark where the difference is within ten times of what the first model shows by itself; None otherwise.
 
-    It does not change the verdict: such a model may be ill-conditioned, or the difference a small fault.
+    Such a model may be ill-conditioned, or the difference a small fault: the caller decides what follows from it.
     """
     if not _has_form(reference, other):
         return None

@@ -39,10 +39,11 @@ def synthesize(
     seed: the same seed gives the same arrays; each input draws from a stream of its own name.
     shapes: explicit shapes by input name; a symbolic dim bound here has that size in every input.
     fill: "random" draws floats from N(0, 1) and integers from the range that the graph implies; "zero" gives zeros
-        (the nearest value in the range where zero is not in it); "large" draws floats of 8 to 16, of both signs.
+        (the nearest value in the range where zero is not in it); "large" draws floats of 8 to 16, of both signs. A flag
+        that the graph compares with constants is one of them, but for odd seeds and zeros.
     size: of symbolic dims that `shapes` does not bind (spatial dims of images are at least 32).
-    others: of those, where it is not None, that are not the last open dim of an input of several: a batch, also where
-        it is the only open dim of an input or not the first.
+    others: where it is not None, the size of those that are not the last of several in their input. They may be a batch
+        that stands alone or not first.
     largest: tensors of more elements are left out.
 
     Raises OptionError for a shape that names no input or has another rank, InputError for a map input.
@@ -50,11 +51,11 @@ def synthesize(
     specs = specs_of(model)[0]
     shapes = shapes or {}
     check_shapes(specs, shapes)
-    made_up = _MadeUp(size, others)
-    sizes = _symbol_sizes(specs, shapes, made_up)
-    extents = {spec: _shape(spec, shapes, sizes, made_up) for spec in specs}
+    open_sizes = _OpenSizes(size, others)
+    sizes = _symbol_sizes(specs, shapes, open_sizes)
+    extents = {spec: _shape(spec, shapes, sizes, open_sizes) for spec in specs}
     ranges = input_ranges(model, sizes)
-    if seed % 2 == 0 and fill != "zero":
+    if seed % 2 == 0 and fill != "zero":  # else the flag is another number: a graph has to take that, too
         ranges |= _flags(model, extents, ranges, seed)
     return {
         spec.name: _value(spec, shape, ranges.get(spec.name), _generator(seed, spec.name), fill)
@@ -155,8 +156,8 @@ def _flags(
     return found
 
 
-class _MadeUp(NamedTuple):
-    """`size` and `others` of `synthesize`."""
+class _OpenSizes(NamedTuple):
+    """Sizes for dims that nothing fixes: `size` and `others` of `synthesize`."""
 
     size: int
     others: int | None
@@ -174,12 +175,14 @@ class _MadeUp(NamedTuple):
         return self.size
 
 
-def _symbol_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]], made_up: _MadeUp) -> dict[str, int]:
+def _symbol_sizes(
+    specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]], open_sizes: _OpenSizes
+) -> dict[str, int]:
     sizes = _bound_sizes(specs, shapes)
     for spec in specs:
         for axis, dim in enumerate(spec.shape or ()):
             if isinstance(dim, str):
-                sizes.setdefault(dim, made_up.dim(spec, axis))
+                sizes.setdefault(dim, open_sizes.dim(spec, axis))
     return sizes
 
 
@@ -194,14 +197,14 @@ def _bound_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]
 
 
 def _shape(
-    spec: TensorSpec, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int], made_up: _MadeUp
+    spec: TensorSpec, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int], open_sizes: _OpenSizes
 ) -> tuple[int, ...]:
     if spec.name in shapes:
         return tuple(shapes[spec.name])
     if spec.shape is None:
-        return (made_up.size, made_up.size)
+        return (open_sizes.size, open_sizes.size)
     return tuple(
-        dim if isinstance(dim, int) else sizes[dim] if isinstance(dim, str) else made_up.dim(spec, axis)
+        dim if isinstance(dim, int) else sizes[dim] if isinstance(dim, str) else open_sizes.dim(spec, axis)
         for axis, dim in enumerate(spec.shape)
     )
 

@@ -83,7 +83,10 @@ class Verifier:
         return largest
 
     def _is_noise(self, name: str, case: Case, other: Any) -> bool:
-        """Whether the original itself moves about as far when its inputs move a little; integers only of large ones."""
+        """Whether the original itself moves about as far when its inputs move a little.
+
+        What has no distance (integers, bools, strings) may differ for large inputs only.
+        """
         expected = case.outputs[name]
         if noise_note(name, expected, other, self.oracle, case.feeds, self._tolerance) is None:
             return False

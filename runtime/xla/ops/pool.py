@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -17,12 +18,13 @@ from pfvm.runtime.xla.registry import register
 
 
 def pool_window(ctx: Context, size: tuple[int, ...]) -> tuple[Window, tuple[tuple[int, int], ...]]:
-    """The window, and its pads extended at the end so that ceil_mode's last, partly outside, windows exist."""
+    """The window, and its pads extended at the end so that windows partly outside exist: ceil_mode's last, or the only.
+
+    Raises InvalidModelError where there is no window.
+    """
     window = read_window(ctx, size, tuple(ctx.attr("kernel_shape")))
     if not ctx.attr("ceil_mode", 0) or ctx.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        if all(size):
-            check_fits(ctx, size, window)
-        return window, window.pads
+        return window, _pads_of_the_only(ctx, size, window) if all(size) else window.pads
     extended = []
     for n, k, s, d, (a, b) in zip(size, window.kernel, window.strides, window.dilations, window.pads):
         span = (k - 1) * d + 1
@@ -31,6 +33,19 @@ def pool_window(ctx: Context, size: tuple[int, ...]) -> tuple[Window, tuple[tupl
             out -= 1
         extended.append((a, b + max(0, (out - 1) * s + span - (n + a + b))))
     return window, tuple(extended)
+
+
+def _pads_of_the_only(ctx: Context, size: tuple[int, ...], window: Window) -> tuple[tuple[int, int], ...]:
+    """Pads extended where less than a stride is missing for a first window.
+
+    ONNX Runtime has that window: it rounds the size of a pool toward zero. (ONNX's formula rounds down, and has none.)
+    """
+    pads = []
+    for n, k, s, d, (a, b) in zip(size, window.kernel, window.strides, window.dilations, window.pads):
+        missing = max(0, (k - 1) * d + 1 - (n + a + b))
+        pads.append((a, b + missing if missing < s else b))
+    check_fits(ctx, size, dataclasses.replace(window, pads=tuple(pads)))
+    return tuple(pads)
 
 
 def _reduce_window(x: Any, start: Any, function: Any, window: Window, pads: tuple[tuple[int, int], ...]) -> Any:

@@ -76,7 +76,7 @@ def read_window(ctx: Context, size: tuple[int, ...], kernel: tuple[int, ...]) ->
 def check_fits(ctx: Context, size: tuple[int, ...], window: Window) -> None:
     """Raises InvalidModelError where the window is larger than the padded operand with spatial `size`.
 
-    ONNX's formula gives no window then (or, with strides, one that reads outside); ONNX Runtime refuses it, too.
+    ONNX's formula gives no window then; ONNX Runtime refuses it for a convolution, too, and gives nothing for a pool.
     """
     for n, k, d, (a, b) in zip(size, window.kernel, window.dilations, window.pads):
         if (k - 1) * d + 1 > n + a + b:

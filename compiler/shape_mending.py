@@ -220,12 +220,18 @@ def _mend_squeeze(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
 
 
 def _mend_pool(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
-    """With ceil_mode the last window may fall away, which a formula of symbols does not say."""
-    if not node.attributes.get_int("ceil_mode", 0):
-        return
+    """With ceil_mode the last window may fall away, which a formula of symbols does not say.
+
+    Where no window fits, ONNX Runtime, which rounds toward zero, may still have one.
+    """
+    rounds_up = bool(node.attributes.get_int("ceil_mode", 0))
+
+    def is_sure(dim: Dim) -> bool:
+        return dim > 0 if isinstance(dim, int) else not rounds_up
+
     for out in node.outputs:
         if out.shape is not None:
-            dims = [d if i < 2 or isinstance(d, int) else context.new_symbolic_dim() for i, d in enumerate(out.shape)]
+            dims = [d if i < 2 or is_sure(d) else context.new_symbolic_dim() for i, d in enumerate(out.shape)]
             out.shape = ir.Shape(dims)
 
 

@@ -94,7 +94,8 @@ class CompiledTable:
         if before is not None and after is not None:
             is_known = before.is_complete and after.is_complete
             change = _change(before.value(), after.value()) if is_known else ""
-            rows.add_row(_flops_title(before), flops_cell(before), flops_cell(after), change)
+            title = "flops" if before.unknown_sizes and after.unknown_sizes else _flops_title(before)
+            rows.add_row(title, flops_cell(before), flops_cell(after), change)
         return rows
 
     def _runs(self) -> Any:

@@ -95,7 +95,7 @@ def workable(
     raising InputError. Raises the first InputError when no size does; a SizeError as it is where all sizes give the
     same, as then it is about dims that are fixed, and not about what is made up.
     """
-    is_fixed = all(spec.is_fixed for spec in specs_of(model)[0])
+    is_fixed = None not in input_shapes(model, shapes or {}).values()
     sizes = (2,) if is_fixed else (_FIRST_SIZES[seed % len(_FIRST_SIZES)], *_LARGER_SIZES)
     failures: list[InputError] = []
     for size in sizes:
@@ -108,7 +108,8 @@ def workable(
     failure = failures[0]
     if isinstance(failure, SizeError) and len(set(map(str, failures))) == 1:
         raise failure
-    raise InputError(f"no made-up data fits the model; give --inputs or --shape ({failure})") from failure
+    advice = "--inputs" if is_fixed else "--inputs or --shape"
+    raise InputError(f"no made-up data fits the model; give {advice} ({failure})") from failure
 
 
 def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:

@@ -32,6 +32,7 @@ def test_equal() -> None:
     assert report.cases == ["seed 0", "seed 1", "seed 2", "all-zero inputs"]
     assert not report.warnings
     assert check_lines(report)[0] == "equal"
+    assert check_lines(report)[1].startswith(f"  compared: both by {ORT}, on seed 0, ")
     assert "1e-05*max(1, max|a|) + 0.001*|a|" in check_lines(report)[-1]
     assert report.engine_a == ORT
 

@@ -171,7 +171,8 @@ def test_paths(model: pathlib.Path, tmp_path: pathlib.Path, pfvm: Pfvm) -> None:
 def test_export_is_one_file_that_holds_no_markup_of_a_model(pfvm: Pfvm, tmp_path: pathlib.Path) -> None:
     onnx.save(chain(8, HOSTILE), tmp_path / "model.onnx")
     target = tmp_path / "report.html"
-    assert pfvm("view", tmp_path, "--export", target).code == 0
+    shown = pfvm("view", tmp_path, "--export", target)
+    assert (shown.code, shown.out) == (0, f"{target}: {tmp_path.name}\n")
     text = target.read_text()
     assert "src=" not in text.replace("src=x", "") and "href=" not in text.replace('href="data:,"', "")
     assert HOSTILE[0] not in text and text.count("</script>") == 2

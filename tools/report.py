@@ -92,6 +92,8 @@ def check_lines(report: Report) -> list[str]:
     elif report.node_note:
         lines.append(f"  first node that differs: {report.node_note}")
     lines += [f"  {line}" for line in report.stages]
-    lines.append(f"  compared: {report.engine_a} and {report.engine_b}, on {', '.join(report.cases) or 'no inputs'}")
+    same = report.engine_a == report.engine_b
+    engines = f"both by {report.engine_a}" if same else f"{report.engine_a} and {report.engine_b}"
+    lines.append(f"  compared: {engines}, on {', '.join(report.cases) or 'no inputs'}")
     lines.append(f"  tolerance: {report.tolerance}")
     return lines

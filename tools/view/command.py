@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pfvm.compiler import exporter, progress
 from pfvm.tools import sources
+from pfvm.tools.console import out
 
 from .data import directory_data
 from .folder import OTHERS, STAGES, labels, open_folder
@@ -37,6 +38,7 @@ def view(paths: Sequence[Path], browser: bool, export: Path | None = None) -> No
         data = [directory_data(folder, name) for folder, name in zip(folders, names)]
         content = {"labels": names, "netron": False, "data": data, "diffs": [pass_diffs(folder) for folder in folders]}
         exporter.write_text(export, exported_page(content).decode())
+        out().print(f"{export}: {', '.join(names)}", soft_wrap=True)
         return
     if netron_folder() is None:
         progress.remark("without drawings: pip install 'pfvm[view]' brings Netron")

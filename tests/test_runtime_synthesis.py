@@ -199,10 +199,9 @@ def test_a_size_that_the_caller_fixed_is_not_blamed_on_made_up_data() -> None:
 def test_a_batch_that_stands_behind_a_fixed_dim() -> None:
     """As the state of a recurrent layer's: the batch of `x` has to be its batch, too, while the length grows."""
     loaded = model(
-        """g (float[?,?] x, float[2,?,4] s) => (float[?,?] y, float[2,?,?] z) <int64[4] p = {0,9,0,9}>
-        { y = Pad <mode="reflect"> (x, p)  h = Concat <axis=1> (y, y)  l = Slice (h, a, b)  z = Add (s, l) }""".replace(
-            "int64[4]", "int64[2] a = {0,0}, int64[2] b = {1000,4}, int64[4]"
-        )
+        """g (float[?,?] x, float[2,?,4] s) => (float[?,?] y, float[2,?,?] z)
+        <int64[4] p = {0,9,0,9}, int64[2] a = {0,0}, int64[2] b = {1000,4}>
+        { y = Pad <mode="reflect"> (x, p)  h = Concat <axis=1> (y, y)  l = Slice (h, a, b)  z = Add (s, l) }"""
     )
     feeds, _ = workable(loaded, Oracle(loaded))
     assert feeds["s"].shape[1] == feeds["x"].shape[0] and feeds["x"].shape[1] > 9

@@ -32,7 +32,7 @@ def value(operand: ir.Value | None, rw: Rewriter, deepest: int = _DEEPEST) -> np
         return np.zeros((), np.float32) if attr is None else attr.as_tensor().numpy().reshape(())
     if node.op_type not in _MOVES or not deepest:
         return _of_constant(operand)
-    first, *others = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+    first, *others = dict.fromkeys(node.inputs if node.op_type == "Concat" else node.inputs[:1])  # each value once
     found = value(first, rw, deepest - 1)
     if found is None or any(not _is_same(found, value(other, rw, deepest - 1)) for other in others):
         return None

@@ -182,3 +182,10 @@ def test_zeros_that_are_put_together(second: str, left: list[str] | None) -> Non
     compiled = run_passes(text, "eliminate-identity", "eliminate-dead-code")
     assert ops(compiled) == (left or ops(run_passes(text, "eliminate-dead-code")))
     assert_same_numbers(model(text), compiled)
+
+
+def test_one_value_put_together_many_times_is_looked_at_once() -> None:
+    joined = "".join(f" z{i + 1} = Concat<axis=0>({', '.join([f'z{i}'] * 40)})" for i in range(5))
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> agraph (float[1,2] x, int64[2] s) => (float[a,b] y) {{
+      z0 = ConstantOfShape<value = bool[1] {{0}}>(s) {joined} n = Neg(x) y = Where(z5, x, n) }}"""
+    assert ops(run_passes(text, "simplify-selection"))[-1] == "Where"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from cli_support import interruptible
 
 TEXT = '<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { a = Identity (x)  y = Relu (a) }'
 
@@ -68,16 +69,11 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 def test_view_serves_until_interrupted(model: Path) -> None:
     pytest.importorskip("netron")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pfvm", "view", str(model), "--no-browser"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    command = [sys.executable, "-m", "pfvm", "view", str(model), "--no-browser"]
+    with interruptible(command, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
     assert line.startswith("http://127.0.0.1:") and "Ctrl-C" in line
     assert (process.returncode, err) == (130, "")

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from cli_support import interruptible
 from onnx import TensorProto, numpy_helper
 from pfvm.tools import cli, npz
 
@@ -359,17 +360,11 @@ _MOMENTS = {
 
 
 def _interrupted(folder: Path, script: str, arguments: list[str], ready: Callable[[str], bool]) -> tuple[int, str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, *arguments],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert ready(process.stdout.readline())
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    with interruptible([sys.executable, "-c", script, *arguments], cwd=folder) as process:
+        assert process.stdout is not None
+        assert ready(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
     return process.returncode, err
 
 

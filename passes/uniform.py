@@ -17,11 +17,18 @@ _MOVES = frozenset(
 )
 
 
-def value(operand: ir.Value | None, rw: Rewriter, deepest: int = _DEEPEST) -> np.ndarray | None:
+def value(operand: ir.Value | None, rw: Rewriter) -> np.ndarray | None:
     """The number (0-d array of the operand's type) that every element is; None when unknown or there are several.
 
     Knows constants, ConstantOfShape of any shape, and what repeats, selects or puts together elements of those.
     """
+    return _value(operand, rw, {}, _DEEPEST)
+
+
+def _value(
+    operand: ir.Value | None, rw: Rewriter, known: dict[ir.Value | None, np.ndarray | None], deepest: int
+) -> np.ndarray | None:
+    """`known` has what was found before: a value may be put together many times, level by level."""
     node = operand.producer() if operand is not None else None
     if node is None or not rw.is_standard(node):
         return _of_constant(operand)
@@ -32,11 +39,12 @@ def value(operand: ir.Value | None, rw: Rewriter, deepest: int = _DEEPEST) -> np
         return np.zeros((), np.float32) if attr is None else attr.as_tensor().numpy().reshape(())
     if node.op_type not in _MOVES or not deepest:
         return _of_constant(operand)
-    first, *others = dict.fromkeys(node.inputs if node.op_type == "Concat" else node.inputs[:1])  # each value once
-    found = value(first, rw, deepest - 1)
-    if found is None or any(not _is_same(found, value(other, rw, deepest - 1)) for other in others):
-        return None
-    return found
+    if operand not in known:
+        first, *others = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+        found = _value(first, rw, known, deepest - 1)
+        is_one = found is not None and all(_is_same(found, _value(v, rw, known, deepest - 1)) for v in others)
+        known[operand] = found if is_one else None
+    return known[operand]
 
 
 def _is_same(a: np.ndarray, b: np.ndarray | None) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import PfvmError, UnsupportedOpError, describe_node
+from pfvm.errors import InvalidModelError, PfvmError, UnsupportedOpError, describe_node
 
 from . import attributes
 from .open_dims import is_open
@@ -26,6 +26,10 @@ HOST_ELEMENTS = 4096
 
 class TraceInstead(Exception):
     """A rule asked to compute with numpy cannot or should not (a large result); the interpreter traces the node."""
+
+
+class MisfitError(InvalidModelError):
+    """Sizes that do not go together: a fault of the model, or of inputs whose shapes it leaves open."""
 
 
 class DataDependentShapeError(UnsupportedOpError):

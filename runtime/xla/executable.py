@@ -10,12 +10,13 @@ import jax
 import jax.export
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import InputError, InvalidModelError, OptionError, PfvmError, describe_node
+from pfvm.errors import InputError, OptionError, PfvmError, describe_node
 from pfvm.runtime.executable import check_feeds, representation, specs_of
 
 from .bodies import CANNOT_EXPRESS
 from .buckets import Buckets
 from .compiled import Compiled, RunRefused, SegmentRunner
+from .context import MisfitError
 from .direct import DirectCall, direct_call
 from .fusion import check_fusion
 from .host_nodes import host_nodes
@@ -294,7 +295,7 @@ class XlaExecutable:
                 return env
             except MustCut as request:
                 self._cut(request, plan)
-            except InvalidModelError as error:
+            except MisfitError as error:
                 if all(spec.is_fixed for spec in self.inputs):
                     raise
                 shapes = ", ".join(f"{value.name} {list(np.shape(array))}" for value, array in given.items())

@@ -15,7 +15,7 @@ from pfvm.errors import InvalidModelError, PfvmError, UnsupportedOpError
 from pfvm.passes.loops import is_around_step
 
 from .apart import around
-from .context import HOST_ELEMENTS, Context, NeedsValue, Scope, TraceInstead, locate
+from .context import HOST_ELEMENTS, Context, MisfitError, NeedsValue, Scope, TraceInstead, locate
 from .layouts import adapter_of, is_channels_last, plain, settled
 from .open_dims import is_open, traced
 from .origins import scope_of
@@ -133,9 +133,7 @@ class Interpreter:
             raise context.unsupported(_first_line(error)) from error
         except Exception as error:
             types = ", ".join("absent" if o is None else f"{o.dtype}{list(o.shape)}" for o in operands)
-            raise InvalidModelError(
-                f"{locate(node, scope)} cannot be applied to ({types}): {_first_line(error)}"
-            ) from error
+            raise MisfitError(f"{locate(node, scope)} cannot be applied to ({types}): {_first_line(error)}") from error
         for index in range(len(results), len(node.outputs)):
             if node.outputs[index].name and (node.outputs[index].uses() or node.outputs[index].is_graph_output()):
                 raise context.unsupported(f"output {index} ({node.outputs[index].name!r})")

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 from jax import lax
-from pfvm.errors import InvalidModelError
-from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.context import Context, MisfitError
 from pfvm.runtime.xla.layouts import (
     ChannelsLast,
     Postponed,
@@ -81,7 +80,7 @@ def _geometry(ctx: Context, x: Any, w: Any) -> tuple[Window, int]:
     group = ctx.attr("group") or 1
     if x.shape[1] != w.shape[1] * group or w.shape[0] % group:
         given = f"{x.shape[1]} channels, weights {list(w.shape)} and group {group}"
-        raise InvalidModelError(f"{ctx.where}: {given} do not go together")
+        raise MisfitError(f"{ctx.where}: {given} do not go together")
     return window, group
 
 

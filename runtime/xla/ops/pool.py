@@ -20,7 +20,7 @@ from pfvm.runtime.xla.registry import register
 def pool_window(ctx: Context, size: tuple[int, ...]) -> tuple[Window, tuple[tuple[int, int], ...]]:
     """The window, and its pads extended at the end so that windows partly outside exist: ceil_mode's last, or the only.
 
-    Raises InvalidModelError where there is no window.
+    Raises MisfitError where there is no window.
     """
     window = read_window(ctx, size, tuple(ctx.attr("kernel_shape")))
     if not ctx.attr("ceil_mode", 0) or ctx.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):

@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 from jax import lax
-from pfvm.errors import InvalidModelError
 from pfvm.runtime.xla.apart import around
 from pfvm.runtime.xla.batch_hint import as_batch
 from pfvm.runtime.xla.bodies import ShapeChanges, arrays, check_counts, check_types, data_dependent, may_unroll, stack
-from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.context import Context, MisfitError
 from pfvm.runtime.xla.registry import register
 
 
@@ -28,13 +27,13 @@ class _Scan:
     states: int
 
     def step(self, t: Any, carried: Sequence[Any], elements: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Iteration `t` → (states, elements of the scan outputs). Raises InvalidModelError where a state changes."""
+        """Iteration `t` → (states, elements of the scan outputs). Raises MisfitError where a state changes."""
         results = self.ctx.run_body(self.body, [*carried, *elements], t)
         after = results[: self.states]
         try:
             check_types(self.ctx, self.body.inputs[: self.states], carried, after)
         except ShapeChanges as change:
-            raise InvalidModelError(f"{self.ctx.where}: {change.why}") from None
+            raise MisfitError(f"{self.ctx.where}: {change.why}") from None
         return after, results[self.states :]
 
     def run(self, initial: Sequence[Any], sequences: Sequence[Any], length: int, first: Any = 0) -> tuple[Any, Any]:
@@ -122,7 +121,7 @@ def scan_8(ctx: Context, node: ir.Node, lengths: Any, *operands: Any) -> Any:
     length = _length(ctx, [s.shape[1] for s in sequences])
     batch = sequences[0].shape[0]
     if any(x.ndim == 0 or x.shape[0] != batch for x in (*initial, *sequences)):
-        raise InvalidModelError(f"{ctx.where}: all of its states and scan inputs need one batch size")
+        raise MisfitError(f"{ctx.where}: all of its states and scan inputs need one batch size")
     firsts = jnp.arange(batch, dtype=jnp.int64) * length  # an iteration of one batch element is none of another
     if lengths is None:
         whole = [jnp.flip(s, 1) if flip else s for s, flip in zip(sequences, backward, strict=True)]
@@ -164,7 +163,7 @@ def _oriented(x: Any, axis: int, backward: int) -> Any:
 
 def _length(ctx: Context, lengths: list[int]) -> int:
     if len(set(lengths)) != 1:
-        raise InvalidModelError(f"{ctx.where}: its scan inputs have lengths {lengths}, not one length")
+        raise MisfitError(f"{ctx.where}: its scan inputs have lengths {lengths}, not one length")
     return lengths[0]
 
 

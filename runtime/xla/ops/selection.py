@@ -7,8 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import InvalidModelError
-from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.context import Context, MisfitError
 from pfvm.runtime.xla.registry import register
 
 
@@ -17,7 +16,7 @@ def top_k(ctx: Context, node: ir.Node, x: Any, k: Any = None) -> Any:
     count = ctx.attr("k") if k is None else ctx.ints(k)[0]
     axis = ctx.attr("axis")
     if not 0 <= count <= x.shape[axis]:
-        raise InvalidModelError(f"{ctx.where}: k is {count}, expected 0 to {x.shape[axis]}, the size of axis {axis}")
+        raise MisfitError(f"{ctx.where}: k is {count}, expected 0 to {x.shape[axis]}, the size of axis {axis}")
     largest = ctx.attr("largest", 1)
     order = jnp.argsort(x, axis=axis, stable=True, descending=bool(largest))
     index = jnp.take(order, jnp.arange(count), axis=axis)

@@ -7,8 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
-from pfvm.errors import InvalidModelError
-from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.context import Context, MisfitError
 from pfvm.runtime.xla.registry import register
 
 
@@ -48,7 +47,7 @@ def split(ctx: Context, node: ir.Node, x: Any, sizes: Any = None) -> Any:
         part = -(-x.shape[axis] // count)
         lengths = [max(0, min(part, x.shape[axis] - i * part)) for i in range(count)]
     if min(lengths, default=0) < 0 or sum(lengths) != x.shape[axis]:
-        raise InvalidModelError(f"{ctx.where}: parts of {lengths} do not make up axis {axis} of size {x.shape[axis]}")
+        raise MisfitError(f"{ctx.where}: parts of {lengths} do not make up axis {axis} of size {x.shape[axis]}")
     return tuple(ctx.xp.split(x, np.cumsum(lengths)[:-1], axis=axis))
 
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jax import lax
-from pfvm.errors import InvalidModelError
-from pfvm.runtime.xla.context import Context
+from pfvm.runtime.xla.context import Context, MisfitError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,11 +73,11 @@ def read_window(ctx: Context, size: tuple[int, ...], kernel: tuple[int, ...]) ->
 
 
 def check_fits(ctx: Context, size: tuple[int, ...], window: Window) -> None:
-    """Raises InvalidModelError where the window is larger than the padded operand with spatial `size`.
+    """Raises MisfitError where the window is larger than the padded operand with spatial `size`.
 
     ONNX's formula gives no window then; ONNX Runtime refuses it for a convolution, too, and gives nothing for a pool.
     """
     for n, k, d, (a, b) in zip(size, window.kernel, window.dilations, window.pads):
         if (k - 1) * d + 1 > n + a + b:
             padding = f" with pads of {a} and {b}" if a or b else ""
-            raise InvalidModelError(f"{ctx.where}: its window of {k} is larger than the input's {n}{padding}")
+            raise MisfitError(f"{ctx.where}: its window of {k} is larger than the input's {n}{padding}")

@@ -162,6 +162,9 @@ def _obstacle(rw: Rewriter, node: ir.Node) -> str:
         return "its type is not known"
     if any(math.inf > _bytes(out) > _LARGEST_RESULT for out in node.outputs):
         return "the result is too large to compute here"
+    is_output = any(out.is_graph_output() for out in node.outputs)
+    if is_output and (node.graph is not rw.model.graph or rw.model.ir_version < 4):
+        return "a body or a function must compute what it hands out"
     return ""
 
 
@@ -312,12 +315,7 @@ def _evaluate(
 
 
 def _replace(rw: Rewriter, node: ir.Node, *arrays: np.ndarray | None) -> None:
-    """Replace a node by constants; a graph output that needs a value of its own keeps the node."""
-    if any(out.is_graph_output() for out in node.outputs):
-        assert node.graph is not None
-        if node.graph is not rw.model.graph or rw.model.ir_version < 4:
-            rw.reject(RULE, "a body or a function must compute what it hands out", node)
-            return
+    """Replace a node by constants."""
     values = [
         None if array is None or not (out.uses() or out.is_graph_output()) else _constant(rw, array, out, node)
         for out, array in zip(node.outputs, arrays)

@@ -170,6 +170,20 @@ def test_in_a_loop_body_and_in_a_function() -> None:
     assert_same_numbers(model(function), compiled)
 
 
+def test_what_a_body_hands_out_is_computed_there_from_what_is_folded() -> None:
+    compiled = run_passes(
+        """agraph (bool c, float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+            y = If (c) <
+                then_branch = t () => (float[2] r) { a = Exp(w) b = Neg(a) r = Mul(b, b) },
+                else_branch = e () => (float[2] q) { q = Identity(x) }> }""",
+        PASS,
+        "eliminate-dead-code",
+    )
+    (node,) = compiled.graph.node
+    branch = next(a.g for a in node.attribute if a.name == "then_branch")
+    assert [each.op_type for each in branch.node if each.op_type != "Constant"] == ["Mul"]
+
+
 def test_nothing_to_fold() -> None:
     assert_stays("agraph (float[3] x) => (float[3] y) { a = Exp(x) y = Relu(a) }", PASS)
     assert_becomes(

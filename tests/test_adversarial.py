@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-import time
+from collections.abc import Callable
 
 import numpy as np
 import onnx
 import pfvm
 import pytest
+from growth import assert_linear
 from onnx import TensorProto, helper, numpy_helper
 from pfvm.errors import InvalidModelError, OptionError, UnsupportedOpError
 from support import HEADER, assert_same_numbers, inputs, model, ops, run_passes
@@ -346,12 +347,6 @@ def test_opset_conversion_keeps_what_functions_compute_and_the_metadata() -> Non
 # ---- time
 
 
-def _seconds(proto: onnx.ModelProto) -> float:
-    start = time.process_time()
-    pfvm.optimize(proto)
-    return time.process_time() - start
-
-
 def _initializers(n: int) -> onnx.ModelProto:
     """One chain, a different initializer of one shape at every step."""
     weights = {f"w{i}": np.full(3, i, np.float32) for i in range(n)}
@@ -387,8 +382,9 @@ def _functions(n: int) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("build", "size"), [(_initializers, 1000), (_constants, 500), (_outputs, 500), (_functions, 60)]
 )
-def test_time_grows_with_the_graph(build, size: int) -> None:
-    """Four times the nodes: quadratic work would take sixteen times as long; the bound leaves room for noise."""
-    _seconds(build(10))
-    small, large = min(_seconds(build(size)) for _ in range(2)), _seconds(build(4 * size))
-    assert large < 9 * small + 0.3, f"{size}: {small:.2f} s, {4 * size}: {large:.2f} s"
+def test_time_grows_with_the_graph(build: Callable[[int], onnx.ModelProto], size: int) -> None:
+    def optimizing(nodes: int) -> Callable[[], onnx.ModelProto]:
+        proto = build(nodes)
+        return lambda: pfvm.optimize(proto)
+
+    assert_linear(optimizing, size)

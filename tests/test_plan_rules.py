@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import pathlib
-import statistics
-import time
 from collections.abc import Callable
 
 import onnx_ir as ir
 import pytest
+from growth import assert_linear, seconds
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.plan import planner
 from pfvm.compiler.plan.alternatives import choose_layouts, cycles
@@ -192,16 +191,12 @@ def long_model(count: int) -> ir.Model:
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [lay_out, planner.plan])
 def test_time_grows_with_the_nodes(stage: Callable[[ir.Model], Plan]) -> None:
-    def seconds(count: int) -> float:
+    def planning(count: int) -> Callable[[], Plan]:
         source = long_model(count)
-        start = time.process_time()
-        stage(source)
-        return time.process_time() - start
+        return lambda: stage(source)
 
-    seconds(100)
-    shorter, longer = zip(*((seconds(1000), seconds(4000)) for _ in range(3)))  # in turns: a busy machine slows both
-    assert statistics.median(long / short for short, long in zip(shorter, longer)) <= 5
-    assert seconds(2000) < 60
+    assert_linear(planning, 1000)
+    assert seconds(planning(2000)) < 60
 
 
 def test_the_smaller_operand_of_a_product_of_computed_values_is_the_one_with_copies() -> None:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 
 import pfvm
 import pytest
+from growth import assert_linear
 from pfvm.tools.bench.optimizers.chain import chain
 
 
-def seconds(blocks: int) -> float:
+def optimizing(blocks: int) -> Callable[[], None]:
     model = chain(blocks)
-    start = time.process_time()
-    compiled = pfvm.optimize(model)
-    used = time.process_time() - start
-    assert [node.op_type for node in compiled.graph.node] == ["Gemm", "Relu"] * blocks
-    return used
+
+    def work() -> None:
+        compiled = pfvm.optimize(model)
+        assert [node.op_type for node in compiled.graph.node] == ["Gemm", "Relu"] * blocks
+
+    return work
 
 
 @pytest.mark.slow
 def test_four_times_the_blocks_take_four_times_as_long() -> None:
-    seconds(10)
-    few = min(seconds(500) for _ in range(2))
-    assert min(seconds(2000) for _ in range(2)) <= 6 * few  # quadratic work would take sixteen times as long
+    assert_linear(optimizing, 500)
+
+
+def test_quadratic_work_is_found() -> None:
+    with pytest.raises(AssertionError, match="^300: "):
+        assert_linear(lambda n: lambda: [None for _ in range(n * n)], 300)

@@ -12,7 +12,7 @@ from .dtypes import FLOATS
 from .matching import along, either_way, far_from_overflow, statistics_as_affine
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, rule, rules_in
-from .tensor_bytes import SHARED_BYTES
+from .tensor_bytes import is_shared
 from .view import constant, constant_tensor, is_parameterized
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
@@ -133,7 +133,7 @@ def _fold(node: ir.Node, conv: ir.Node, rw: Rewriter, rule: str, factor: np.ndar
         offset = (offset if factor is None else offset * factor) + shift
         arrays: dict[int, np.ndarray] = {2: offset.astype(kind)}
         if factor is not None:
-            if tensor.nbytes > SHARED_BYTES and len(weight.uses()) > 1:
+            if is_shared(weight, tensor):
                 return rw.reject(rule, "the weights are needed elsewhere")
             arrays[1] = _scale(conv, np.asarray(tensor.numpy(), np.float64), factor, channels, rw).astype(kind)
     if not all(np.all(np.isfinite(array)) for array in arrays.values()):

@@ -13,7 +13,7 @@ from .dtypes import FLOATS
 from .matching import along, either_way, far_from_overflow, only_reader, statistics_as_affine
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, rule, rules_in
-from .tensor_bytes import SHARED_BYTES
+from .tensor_bytes import is_shared
 from .view import constant, constant_tensor, is_parameterized
 
 
@@ -176,7 +176,7 @@ def _foldable(weight: ir.Value | None, result: ir.Value, rw: Rewriter, name: str
     tensor = constant_tensor(weight)
     if weight is None or tensor is None or tensor.dtype not in FLOATS or len(tensor.shape) < 2:
         return False
-    if tensor.nbytes > SHARED_BYTES and len(weight.uses()) > 1:
+    if is_shared(weight, tensor):
         return rw.reject(name, "the weights are needed elsewhere")
     node = result.producer()
     return result.dtype == tensor.dtype and node is not None and not is_parameterized(node)

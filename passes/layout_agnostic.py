@@ -12,7 +12,7 @@ import onnx_ir as ir
 from .dims import rank_of
 from .effects import Effect
 from .rewriter import Rewriter
-from .tensor_bytes import SHARED_BYTES
+from .tensor_bytes import is_shared
 from .view import constant_tensor, is_parameterized
 
 Perm = tuple[int, ...]
@@ -74,7 +74,14 @@ def turn_of(node: ir.Node, rw: Rewriter) -> Turn | None:
     maker = _MAKERS.get(node.op_type)
     if maker is None or rw.effect(node) is not Effect.PURE or is_parameterized(node):
         return None
-    return maker(node, rw, opset)
+    turn = maker(node, rw, opset)
+    return turn if turn is not None and not any(map(_stays, turn.operands(node))) else None
+
+
+def _stays(value: ir.Value) -> bool:
+    """Whether a constant has no other layout: strings, and what would be stored in both."""
+    tensor = constant_tensor(value)
+    return tensor is not None and (tensor.dtype == ir.DataType.STRING or is_shared(value, tensor))
 
 
 def _nothing(perm: Perm) -> dict[str, Any]:
@@ -100,11 +107,7 @@ def _broadcasting(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
             return None
         if all(dim == 1 for dim in value.shape) and (own < rank or constant_tensor(value) is not None):
             continue
-        tensor = constant_tensor(value)
-        if tensor is not None:
-            if (tensor.nbytes > SHARED_BYTES and len(value.uses()) > 1) or tensor.dtype == ir.DataType.STRING:
-                return None
-        elif own < rank:
+        if own < rank and constant_tensor(value) is None:
             return None
         reads.append(i)
     if all(constant_tensor(node.inputs[i]) is not None for i in reads):
@@ -124,11 +127,7 @@ def _axis(node: ir.Node, rw: Rewriter, opset: int) -> Turn | None:
         return None
     reads = tuple(range(len(node.inputs))) if node.op_type == "Concat" else (0,)
     for i in reads:
-        value = node.inputs[i]
-        if rank_of(value) != rank:
-            return None
-        tensor = constant_tensor(value)
-        if tensor is not None and (tensor.nbytes > SHARED_BYTES or tensor.dtype == ir.DataType.STRING):
+        if rank_of(node.inputs[i]) != rank:
             return None
     return Turn(rank, reads, lambda perm: {"axis": perm[axis]})
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from .contrib import DOMAIN, contrib
 from .matching import either_way, only_reader
 from .rewriter import Rewriter
-from .tensor_bytes import SHARED_BYTES
+from .tensor_bytes import is_shared
 from .view import constant_tensor, is_parameterized
 
 _PAGE = 4096
@@ -64,7 +64,6 @@ def _linear(value: ir.Value | None, reader: ir.Node, rw: Rewriter) -> _Layer | N
             continue
         if len(tensor.shape) != 2 or list(bias.shape.numpy()) != [tensor.shape.numpy()[1]]:
             continue
-        shared = len(weight.uses()) > 1 and tensor.nbytes > SHARED_BYTES
-        if tensor.dtype == bias.dtype == ir.DataType.FLOAT and not shared and not weight.is_graph_output():
+        if tensor.dtype == bias.dtype == ir.DataType.FLOAT and not is_shared(weight, tensor):
             return source, tensor, bias
     return None

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 _SAMPLE = 4096
 _CHUNK = 2**22
-SHARED_BYTES = 4096
+_SHARED_BYTES = 4096
 """A constant that others read as well is stored a second time, changed, up to this size."""
 
 
@@ -26,6 +26,11 @@ def nbytes(tensor: ir.TensorProtocol) -> int:
     if type(tensor) is ir.Tensor and type(tensor.raw) is np.ndarray and tensor.dtype.bitwidth >= 8:
         return tensor.raw.nbytes
     return tensor.nbytes
+
+
+def is_shared(weight: ir.Value, tensor: ir.TensorProtocol) -> bool:
+    """Whether a changed copy of a constant would be stored beside it, which others read, and is too large for that."""
+    return (len(weight.uses()) > 1 or weight.is_graph_output()) and tensor.nbytes > _SHARED_BYTES
 
 
 def sample(value: ir.Value) -> bytes:

@@ -124,3 +124,14 @@ def test_symbolic_dims() -> None:
     text = f"""agraph (float[N,3,H,W] x, float[N,3,H,W] z) => (float[N,3,H,W] y) {{
         {K} a = {THERE}(x) b = {THERE}(z) c = Add(a, k) d = Mul(b, c) y = {BACK}(d) }}"""
     assert_rewritten(text, ["Add", "Mul"], PASS)
+
+
+@pytest.mark.parametrize(("kind", "rows", "outputs"), [("string", 1, ""), ("float", 1200, ", float[1200,2] w")])
+def test_a_cut_of_strings_or_of_a_large_output_stays(kind: str, rows: int, outputs: str) -> None:
+    content = ", ".join(['"a"' if kind == "string" else "1"] * (2 * rows))
+    compiled = run_passes(
+        f"""agraph (int64[1] n) => ({kind}[2,M] y{outputs}) <{kind}[{rows},2] w = {{{content}}}, int64[1] o = {{0}}> {{
+            s = Slice(w, o, n, o) y = Transpose <perm = [1, 0]> (s) }}""",
+        PASS,
+    )
+    assert ops(compiled) == ["Slice", "Transpose"]

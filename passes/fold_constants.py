@@ -22,6 +22,7 @@ from .view import constant, constant_tensor, is_parameterized
 _LARGEST_RESULT = 2**28
 GROWN = "pfvm.grown"
 """Metadata of a model of which folding has refused some results: the bytes that the others have added to it."""
+_HANDED_OUT = "a body or a function must compute what it hands out"
 # Folding these would turn quantized weights back into floats.
 _QUANTIZATION = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 
@@ -78,6 +79,9 @@ def _fold_known_contents(rw: Rewriter) -> None:
             if shape is None or len(shape) > 1 or math.prod(shape) != len(known) or out.dtype is None:
                 continue
             if rw.effect(node) is not Effect.PURE:
+                continue
+            if _must_compute(rw, node):
+                rw.reject(RULE, _HANDED_OUT, node)
                 continue
             array = np.array(list(known), dtype=np.int64).astype(out.dtype.numpy()).reshape(shape)
             _replace(rw, node, array)
@@ -162,10 +166,13 @@ def _obstacle(rw: Rewriter, node: ir.Node) -> str:
         return "its type is not known"
     if any(math.inf > _bytes(out) > _LARGEST_RESULT for out in node.outputs):
         return "the result is too large to compute here"
+    return _HANDED_OUT if _must_compute(rw, node) else ""
+
+
+def _must_compute(rw: Rewriter, node: ir.Node) -> bool:
+    """Whether a graph output that the node makes needs a node: a body's or a function's, or before IR version 4."""
     is_output = any(out.is_graph_output() for out in node.outputs)
-    if is_output and (node.graph is not rw.model.graph or rw.model.ir_version < 4):
-        return "a body or a function must compute what it hands out"
-    return ""
+    return is_output and (node.graph is not rw.model.graph or rw.model.ir_version < 4)
 
 
 def _exact(node: ir.Node) -> bool:

@@ -184,6 +184,19 @@ def test_what_a_body_hands_out_is_computed_there_from_what_is_folded() -> None:
     assert [each.op_type for each in branch.node if each.op_type != "Constant"] == ["Mul"]
 
 
+def test_a_body_and_an_old_file_compute_the_known_shape_that_they_hand_out() -> None:
+    assert_stays(
+        """agraph (bool c, float[2, 3] x) => (int64[2] y) {
+            y = If (c) <
+                then_branch = t () => (int64[2] r) { r = Shape(x) },
+                else_branch = e () => (int64[2] q) { q = Shape(x) }> }""",
+        PASS,
+    )
+    assert_stays(
+        '<ir_version: 3, opset_import: ["" : 7]> agraph (float[2, 3] x) => (int64[2] y) { y = Shape(x) }', PASS
+    )
+
+
 def test_nothing_to_fold() -> None:
     assert_stays("agraph (float[3] x) => (float[3] y) { a = Exp(x) y = Relu(a) }", PASS)
     assert_becomes(

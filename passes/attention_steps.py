@@ -85,6 +85,9 @@ def scaled_product(
     if not read_only_by([*inside, product, *steps]):
         rw.reject(rule, "a step is needed elsewhere")
         return None
+    if any(dim == 0 for value in (query, keys, values) for dim in value.shape or ()):
+        rw.reject(rule, "there is nothing to attend to, or from, which kernels of attention refuse")
+        return None
     own: list[ir.Node] = []
     by_query, query = scaled(query, rw, own)
     by_keys, keys = scaled(keys, rw, own)

@@ -127,6 +127,19 @@ def test_other_batches_stay(inputs: str) -> None:
     assert NEW not in ops(run_passes(graph(ALONE, inputs, "B,2,S,4"), PASS))
 
 
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        "float[1,2,0,4] q, float[1,2,3,4] kr, float[1,2,3,4] v",
+        "float[1,2,3,4] q, float[1,2,0,4] kr, float[1,2,0,4] v",
+        "float[0,2,3,4] q, float[0,2,3,4] kr, float[0,2,3,4] v",
+    ],
+)
+def test_known_to_be_empty_stays(inputs: str) -> None:
+    lines = f"kh = Transpose<perm=[0,1,3,2]>(kr) {PLAIN.replace('qh', 'q').replace('vh', 'v').replace('o =', 'y =')}"
+    assert_stays(graph(lines, inputs, "B,2,S,4"), PASS)
+
+
 def test_the_operator_must_exist_and_take_the_type() -> None:
     assert_stays(graph(ALONE, FOUR, "B,2,S,4", 22))
     double = graph(ALONE.replace("Mul(m, half)", "Identity(m)"), FOUR.replace("float", "double"), "B,2,S,4")

@@ -26,5 +26,5 @@ def test_four_times_the_blocks_take_four_times_as_long() -> None:
 
 
 def test_quadratic_work_is_found() -> None:
-    with pytest.raises(AssertionError, match="^300: "):
+    with pytest.raises(AssertionError, match="300: "):
         assert_linear(lambda n: lambda: [None for _ in range(n * n)], 300)

@@ -101,7 +101,8 @@ def _flatten(view: View, x: Operands) -> np.ndarray:
 
 def _transpose(view: View, x: Operands) -> np.ndarray:
     assert x[0] is not None
-    return np.ascontiguousarray(np.transpose(x[0], view.attr("perm")))
+    turned = np.transpose(x[0], view.attr("perm"))
+    return np.asarray(turned, order="C")  # not ascontiguousarray: that turns a scalar into a vector
 
 
 def _expand(view: View, x: Operands) -> np.ndarray:

@@ -109,6 +109,12 @@ def test_a_transposed_weight_is_free_when_nobody_else_reads_it() -> None:
     assert ops(run_passes(twice, PASS)) == ["Transpose", "MatMul", "MatMul"]
 
 
+def test_a_transposed_scalar_is_a_scalar() -> None:
+    compiled = run_passes("agraph () => (float y) { c = Constant <value = float {2}> () y = Transpose(c) }", PASS)
+    (folded,) = compiled.graph.initializer
+    assert list(folded.dims) == []
+
+
 def test_a_weight_that_is_cut_and_put_together_again_is_free() -> None:
     """As an LSTM's gates, which PyTorch and ONNX order differently; unless a part of it has another reader."""
     text = """agraph (float[2,64] x) => (float[2,96] y, float[2,32] z)

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
+from pfvm.passes.numpy_ops import sliced
 from pfvm.runtime.xla.context import Context, MisfitError
 from pfvm.runtime.xla.registry import register
 
@@ -25,13 +26,9 @@ def slice_(
 
 
 def _python_slice(begin: int, end: int, step: int, size: int) -> slice:
-    """ONNX clamps both ends; a negative end past the front means "down to the first element" when stepping back."""
-    begin = begin + size if begin < 0 else begin
-    end = end + size if end < 0 else end
-    if step > 0:
-        return slice(min(max(begin, 0), size), min(max(end, 0), size), step)
-    begin, end = min(max(begin, -1), size - 1), min(max(end, -1), size - 1)
-    return slice(begin, None if end < 0 else end, step) if begin >= 0 else slice(0, 0, 1)
+    """The positions that ONNX says, as Python writes them: None ends a way back that takes in the first element."""
+    positions = sliced(size, begin, end, step)
+    return slice(positions.start, positions.stop if positions.stop >= 0 else None, step) if positions else slice(0)
 
 
 def concat(ctx: Context, node: ir.Node, *operands: Any) -> Any:

@@ -6,6 +6,7 @@ Facts that hold on one path only (a branch, a first iteration) or for one size o
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -14,6 +15,7 @@ import onnx_shape_inference as osi
 from pfvm.passes.dims import Dim
 from pfvm.passes.effects import bodies
 from pfvm.passes.numpy_ops import sliced
+from pfvm.passes.replace_einsum import terms_of
 from pfvm.passes.view import View, constant_tensor
 
 from . import contrib_mending
@@ -119,12 +121,16 @@ def _mend_expand(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
 
 def _mend_einsum(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     """A label of size 1 broadcasts; the library takes the first operand's size."""
-    shapes = [v.shape for v in node.inputs if v is not None and v.shape is not None]
-    if all(isinstance(dim, int) and dim != 1 for shape in shapes for dim in shape):
+    shapes = [value.shape or () for value in node.inputs if value is not None]
+    out = node.outputs[0]
+    if out.shape is None or all(isinstance(dim, int) and dim != 1 for shape in shapes for dim in shape):
         return
-    for out in node.outputs:
-        if out.shape is not None:
-            out.shape = ir.Shape([context.new_symbolic_dim() for _ in out.shape])
+    terms, result = terms_of(node.attributes.get_string("equation", "")) or ([], "")
+    sizes: dict[str, list[list[Dim]]] = {}
+    for label, dim in zip("".join(terms), itertools.chain(*shapes)):
+        sizes.setdefault(label, []).append([dim])
+    dims = [broadcast(context, sizes[label]) for label in result] if terms else [None] * len(out.shape)
+    out.shape = ir.Shape([context.new_symbolic_dim() if dim is None else dim[0] for dim in dims])
 
 
 def _mend_split(context: osi.ShapeInferenceContext, node: ir.Node) -> None:

@@ -19,8 +19,8 @@ _NUMBERS = FLOATS | {ir.DataType.INT32, ir.DataType.INT64}
 class ReplaceEinsum:
     """Write an Einsum as MatMul, Gemm or Transpose, where one of these is the whole of it.
 
-    before:  Einsum("bij,bjk->bik", a, b)   Einsum("ij,kj->ik", a, b)   Einsum("ijk->kij", a)
-    after:   MatMul(a, b)                   Gemm(a, b, transB)          Transpose(a, perm)
+    before:  Einsum("bij,bjk->bik", a, b) or ("bij,jk->bik", a, b)   Einsum("ij,kj->ik", a, b)   Einsum("ijk->kij", a)
+    after:   MatMul(a, b)                                            Gemm(a, b, transB)          Transpose(a, perm)
 
     An Einsum repeats dims of size 1, so the dims that two operands share are proved to be equal.
     """
@@ -34,11 +34,13 @@ class ReplaceEinsum:
 @rule("Einsum")
 def einsum(node: ir.Node, rw: Rewriter) -> bool:
     """Einsum → MatMul, Gemm or Transpose."""
-    terms, result = _terms(node, rw)
+    equation = rw.view(node).attr("equation")
+    found = terms_of(equation) if isinstance(equation, str) else None
     operands = [value for value in node.inputs if value is not None and value.dtype in _NUMBERS]
     if len(operands) != len(node.inputs):
         return rw.reject("einsum", "an operand is of a type that MatMul does not take everywhere")
-    if result is None or len(terms) != len(operands):
+    terms, result = found or ([], "")
+    if len(terms) != len(operands) or any(len(set(term)) < len(term) for term in [*terms, result]):
         return rw.reject("einsum", "the equation has an ellipsis, or a letter twice in one term")
     if not _agree(terms, operands):
         return rw.reject("einsum", "dims of one letter are not proved to be equal")
@@ -49,18 +51,14 @@ def einsum(node: ir.Node, rw: Rewriter) -> bool:
     return True
 
 
-def _terms(node: ir.Node, rw: Rewriter) -> tuple[list[str], str | None]:
-    """The letters of each operand and of the result; None for a form with an ellipsis, or with a letter twice."""
-    equation = rw.view(node).attr("equation")
-    if not isinstance(equation, str) or "." in equation:
-        return [], None
+def terms_of(equation: str) -> tuple[list[str], str] | None:
+    """The letters of each operand and of the result; None for a form with an ellipsis."""
+    if "." in equation:
+        return None
     left, arrow, result = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
     if not arrow:
         result = "".join(sorted(letter for letter in set(left) - {","} if left.count(letter) == 1))
-    if any(len(set(term)) < len(term) for term in [*terms, result]):
-        return [], None
-    return terms, result
+    return left.split(","), result
 
 
 def _agree(terms: list[str], operands: list[ir.Value]) -> bool:
@@ -82,7 +80,7 @@ def _permutation(node: ir.Node, terms: list[str], result: str, rw: Rewriter) -> 
 
 
 def _product(node: ir.Node, terms: list[str], result: str, rw: Rewriter) -> ir.Node | None:
-    """One letter is summed over; each operand has one of its own, and they share the others, which come first."""
+    """One letter is summed over, each operand has one of its own, and the others come first: in both, or in one."""
     if len(terms) != 2 or len(result) < 2:
         return None
     a, b = terms
@@ -91,9 +89,10 @@ def _product(node: ir.Node, terms: list[str], result: str, rw: Rewriter) -> ir.N
     if not k or others:
         return None
     first, second = node.inputs[:2]
-    if (a, b) == (shared + i + k, shared + k + j):
+    matrices = (shared + k + j, k + j)  # one for each of the shared dims, or the same for all
+    if a == shared + i + k and b in matrices:
         return rw.op("MatMul", first, second, at=node)
-    if (b, a) == (shared + i + k, shared + k + j):
+    if b == shared + i + k and a in matrices:
         return rw.op("MatMul", second, first, at=node)
     if shared or node.outputs[0].dtype not in FLOATS:
         return None

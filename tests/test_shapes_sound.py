@@ -121,6 +121,12 @@ def test_symbolic_shapes_hold_the_real_ones(op: str) -> None:
             id="Slice, with its bounds as attributes",
         ),
         pytest.param(
+            '<ir_version: 8, opset_import: ["" : 13]> g (float[n,4,k] x, float[n,1,k] w) => (float[a,b,c] y) '
+            '{ y = Einsum<equation="bik,bjk->ibj">(x, w) }',
+            "[4,n,1]",
+            id="Einsum of symbolic dims",
+        ),
+        pytest.param(
             '<ir_version: 3, opset_import: ["" : 4]> g (float[n,9] x) => (float[a,b] y) '
             "{ y = Dropout<is_test=1>(x) z = Neg(y) }",
             None,

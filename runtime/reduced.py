@@ -27,6 +27,7 @@ from pfvm.compiler.flops import count_flops
 from pfvm.compiler.importer import read_model
 from pfvm.compiler.signature import Interface
 from pfvm.errors import InputError, OptionError, PfvmError, UnsupportedOpError, flag, one_line
+from pfvm.passes.rewriter import Rewriter
 
 from .oracle import REFERENCE, Oracle
 from .synthesis import workable
@@ -56,6 +57,7 @@ def reduce(model: ir.Model, form: Form) -> ir.Model:
     complete = model.clone()
     ir.external_data.load_to_model(complete)
     ir.passes.common.InlinePass()(complete)  # the tools know no functions
+    _by_nodes(complete)
     Interface.of(model).record(complete)
     proto = to_proto(complete)
     try:
@@ -69,6 +71,18 @@ def reduce(model: ir.Model, form: Form) -> ir.Model:
     except PfvmError as error:
         raise UnsupportedOpError(f"{form}: ONNX Runtime's tool makes a model that does not load: {error}") from error
     return result
+
+
+def _by_nodes(model: ir.Model) -> None:
+    """Let an Identity hand out each weight that is an output: the tool casts outputs under the weight's own name."""
+    rw = Rewriter(model)
+    for i, value in enumerate(model.graph.outputs):
+        if value.is_initializer():
+            name = value.name
+            value.name = rw.unique_name(f"{name}_weight")
+            out = ir.Value(name=name, type=value.type, shape=value.shape)
+            model.graph.append(ir.Node("", "Identity", [value], outputs=[out]))
+            model.graph.outputs[i] = out
 
 
 def _keep(model: ir.Model, result: ir.Model, form: Form) -> None:

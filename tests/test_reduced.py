@@ -70,6 +70,17 @@ def test_a_model_that_the_tool_spoils_is_refused_in_its_name() -> None:
         reduce(old, "fp16")
 
 
+@pytest.mark.parametrize("form", ["fp16", "dynamic-int8"])
+def test_a_weight_that_is_an_output(form: Form) -> None:
+    original = read_model(
+        model("""agraph (float[2] x, float[2] w_weight) => (float[2] y, float[2] w, int64[1] k)
+        <float[2] w = {1, 2}, int64[1] k = {3}> { a = Mul(x, w) y = Add(a, w_weight) }""")
+    )
+    reduced = reduce(original, form)
+    assert signature_differences(original, reduced) == []
+    assert [each.largest for each in accuracy(original, reduced).outputs] == pytest.approx([0, 0], abs=0.01)
+
+
 def test_the_standards_attention_stays_in_float() -> None:
     text = """<ir_version: 10, opset_import: ["" : 23]> agraph (float[batch,5,64] x) => (float[batch,5,8] y) {
         q = MatMul(x, w) y = Attention<q_num_heads=2, kv_num_heads=2>(q, q, q) }"""

@@ -26,7 +26,7 @@ BROADCASTING = (
     "Add And BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul "
     "Or Pow PRelu Sub Sum Where Xor"
 )
-_REDUCTIONS = (
+REDUCTIONS = (
     "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
 )
 
@@ -207,7 +207,7 @@ _MAKERS: dict[str, Callable[[ir.Node, Rewriter, int], Turn | None]] = {
     **dict.fromkeys(UNARY.split(), _unary),
     **dict.fromkeys(BROADCASTING.split(), _broadcasting),
     **dict.fromkeys(("Concat", "Split", "Softmax", "LogSoftmax", "Hardmax", "ArgMax", "ArgMin"), _axis),
-    **dict.fromkeys((*_REDUCTIONS.split(), "Squeeze"), _reduction),
+    **dict.fromkeys((*REDUCTIONS.split(), "Squeeze"), _reduction),
     "Pad": _pad,
     "Resize": _resize,
     "QuantizeLinear": _scaled,

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .dims import Dim, Dims, same_dim, same_dims
+from .layout_agnostic import REDUCTIONS
 from .matching import only_reader
 from .rewriter import Rewriter, inherit
 from .rules import apply_rules, forward, rule, rules_in
@@ -51,7 +52,8 @@ def view_and_back(node: ir.Node, rw: Rewriter) -> bool:
     return forward(node, rw, source, "view_and_back")
 
 
-_REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2")
+_EXTREMES = ("ArgMax", "ArgMin")
+_REDUCTIONS = frozenset([*REDUCTIONS.split(), *_EXTREMES])
 
 
 @rule("Reshape", "Squeeze", "Unsqueeze")
@@ -76,7 +78,7 @@ def _change_keepdims(node: ir.Node, rw: Rewriter, keepdims: int, rule: str) -> b
         return False
     if len(total.uses()) > 1 or total.is_graph_output() or reduction.graph is not node.graph:
         return rw.reject(rule, "the reduction is needed elsewhere, or in another graph")
-    axes = view.ints("axes")
+    axes = (view.attr("axis"),) if reduction.op_type in _EXTREMES else view.ints("axes")
     if axes is RUNTIME or source.shape is None:
         return rw.reject(rule, "the axes or the rank are not known")
     rank = len(source.shape)

@@ -46,6 +46,14 @@ CHAINS = {
         *("float[N,1] x", "float[N] y", "y = ReduceSum <keepdims = 0> (x, a1)"),
         "y = Squeeze(x, a1)",
     ),
+    "sum of squares": (
+        *("float[4,10] x", "float[1,10] y", "s = ReduceSumSquare <axes = [0], keepdims = 0> (x) y = Unsqueeze(s, a0)"),
+        "y = ReduceSumSquare <axes = [0]> (x)",
+    ),
+    "index": (
+        *("float[4,N] x", "int64[4] y", "s = ArgMax <axis = -1> (x) y = Squeeze(s, a1)"),
+        "y = ArgMax <axis = -1, keepdims = 0> (x)",
+    ),
     "axes as attribute": (
         *("float[N,10] x", "float[N] y", "s = ReduceMax <axes = [1]> (x) y = Squeeze(s, a1)"),
         "y = ReduceMax <axes = [1], keepdims = 0> (x)",

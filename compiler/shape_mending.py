@@ -156,7 +156,8 @@ def _mend_slice(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
         return
     cuts = _cuts(context, node)
     if cuts is None:
-        out.shape = ir.Shape([context.new_symbolic_dim() for _ in out.shape])
+        axes = _cut_axes(context, node, len(data.shape))
+        out.shape = ir.Shape([context.new_symbolic_dim() if i in axes else dim for i, dim in enumerate(data.shape)])
         return
     dims = list(out.shape)
     for axis, start, end, step in cuts:
@@ -191,6 +192,19 @@ def _cuts(context: osi.ShapeInferenceContext, node: ir.Node) -> Sequence[Cut] | 
             return None
         found.append((axis, start, end, step))
     return found if len(found) == len(starts) else None
+
+
+def _cut_axes(context: osi.ShapeInferenceContext, node: ir.Node, rank: int) -> set[int]:
+    """The axes that a Slice with bounds of a run may cut."""
+    view = View(node, context.opset)
+    starts, axes = view.at(1), view.at(3)
+    if axes is not None:
+        found = _elements(context, axes)
+    else:
+        count = starts.shape[0] if starts is not None and starts.shape else None
+        found = range(count) if isinstance(count, int) else None
+    known = [axis for axis in found or () if isinstance(axis, int) and -rank <= axis < rank]
+    return {axis % rank for axis in known} if found and len(known) == len(found) else set(range(rank))
 
 
 def _elements(context: osi.ShapeInferenceContext, value: ir.Value) -> Sequence[Dim] | None:

@@ -127,6 +127,18 @@ def test_symbolic_shapes_hold_the_real_ones(op: str) -> None:
             id="Einsum of symbolic dims",
         ),
         pytest.param(
+            '<ir_version: 8, opset_import: ["" : 13]> g (float[n,4] x, int64[1] i) => (float[a,b] y) '
+            "{ a = Constant<value_ints=[-2]>() y = Slice(x, i, i, a) }",
+            "[_d2,4]",
+            id="Slice from and to what a run gives, of one axis",
+        ),
+        pytest.param(
+            '<ir_version: 8, opset_import: ["" : 13]> g (float[n,4] x, int64[1] i) => (float[a,b] y) '
+            "{ y = Slice(x, i, i) }",
+            "[_d2,4]",
+            id="Slice of the first axis",
+        ),
+        pytest.param(
             '<ir_version: 3, opset_import: ["" : 4]> g (float[n,9] x) => (float[a,b] y) '
             "{ y = Dropout<is_test=1>(x) z = Neg(y) }",
             None,
@@ -207,10 +219,10 @@ def test_symbolic_shapes_hold_the_real_ones(op: str) -> None:
             pytest.param(
                 f'<ir_version: 8, opset_import: ["" : 17]> g (float[2,3,4] x, int64[1] k) => (float[a,b,c] y) '
                 f"<int64[1] one = {{1}}, int64[1] two = {{2}}> {{ y = Slice(x, one, two, {operands}) }}",
-                "[_d0,_d1,_d2]",
+                shape,
                 id=f"Slice with {what} that only a run knows",
             )
-            for what, operands in (("an axis", "k"), ("a step", "two, k"))
+            for what, operands, shape in (("an axis", "k", "[_d0,_d1,_d2]"), ("a step", "two, k", "[2,3,_d0]"))
         ),
     ],
 )

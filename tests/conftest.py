@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import random
+import sys
 
 import pytest
 
@@ -9,6 +11,14 @@ import pytest
 os.environ["PFVM_CACHE"] = "off"
 
 pytest.register_assert_rewrite("support", "pass_settings", "xla_cases", "control_flow", "cli_support", "capture_cases")
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers():
+    """A test's random numbers do not hang on which tests ran before it in the same process."""
+    random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 @pytest.fixture(scope="module")

@@ -221,7 +221,9 @@ def _cut_dim(context: osi.ShapeInferenceContext, size: Dim, cut: tuple[Dim, Dim,
     if isinstance(start, int) and isinstance(end, int):
         if isinstance(size, int):
             return len(sliced(size, start, end, step)) if step else size
-        return size if start == 0 and end >= _TO_THE_END and step == 1 else context.new_symbolic_dim()
+        forward = start == 0 and end >= _TO_THE_END and step == 1
+        backward = start == -1 and end <= -_TO_THE_END and step == -1
+        return size if forward or backward else context.new_symbolic_dim()
     positive = isinstance(start, int) and start >= 0 and step > 0
     follows = positive and isinstance(end, ir.SymbolicDim) and end.value is not None and "-" not in end.value
     return assumed if follows else context.new_symbolic_dim()

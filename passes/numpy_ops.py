@@ -64,8 +64,16 @@ def _slice(view: View, x: Operands) -> np.ndarray:
     return data
 
 
+_NO_END = (2**31 - 1, 2**63 - 1)
+
+
 def sliced(size: int, start: int, end: int, step: int) -> range:
-    """The indices that Slice takes along an axis of `size`: negative bounds count from the end, then are clamped."""
+    """The indices that Slice takes along an axis of `size`: negative bounds count from the end, then are clamped.
+
+    An end at INT_MAX is Python's None in both directions: backwards, ONNX Runtime goes on to the first element.
+    """
+    if step < 0 and end in _NO_END:
+        end = -size - 1
     low, high = (0, size) if step > 0 else (-1, size - 1)
     start = min(max(start + size if start < 0 else start, max(low, 0)), high)
     end = min(max(end + size if end < 0 else end, low), high)

@@ -139,6 +139,13 @@ def test_symbolic_shapes_hold_the_real_ones(op: str) -> None:
             id="Slice of the first axis",
         ),
         pytest.param(
+            '<ir_version: 8, opset_import: ["" : 13]> g (float[n,4] x) => (float[a,b] y) '
+            "<int64[1] zero = {0}, int64[1] last = {-1}, int64[1] end = {-9223372036854775808}> "
+            "{ y = Slice(x, last, end, zero, last) }",
+            "[n,4]",
+            id="Slice of everything, backwards",
+        ),
+        pytest.param(
             '<ir_version: 3, opset_import: ["" : 4]> g (float[n,9] x) => (float[a,b] y) '
             "{ y = Dropout<is_test=1>(x) z = Neg(y) }",
             None,

@@ -104,6 +104,7 @@ SHAPES = [
     case("Slice", f32(5, 6), i64(1, -2), i64(10, -100), i64(0, 1), i64(2, -1)),
     case("Slice", f32(5, 6), i64(-3), i64(2**62), i64(1), id="Slice-maxint"),
     case("Slice", f32(3, 6), i64(-5, -9), i64(-100, -(2**62)), i64(0, 1), i64(-1, -2), id="Slice-back-from-before-all"),
+    case("Slice", f32(5, 6), i64(-1, 4), i64(2**31 - 1, 2**63 - 1), i64(0, 1), i64(-1, -2), id="Slice-back-to-maxint"),
     case("Slice", f32(5, 6), opset=9, starts=[1], ends=[-1], axes=[1]),
     case("Slice", f32(5), i64(3), i64(1), i64(0), i64(1), id="Slice-empty"),
     case("Concat", f32(2, 3), f32(2, 1), axis=-1),

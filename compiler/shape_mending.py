@@ -121,15 +121,16 @@ def _mend_expand(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
 
 def _mend_einsum(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     """A label of size 1 broadcasts; the library takes the first operand's size."""
-    shapes = [value.shape or () for value in node.inputs if value is not None]
-    out = node.outputs[0]
-    if out.shape is None or all(isinstance(dim, int) and dim != 1 for shape in shapes for dim in shape):
+    out, operands = node.outputs[0], [value for value in node.inputs if value is not None]
+    dims_in_a_row = list(itertools.chain(*(value.shape or () for value in operands)))
+    if out.shape is None or all(isinstance(dim, int) and dim != 1 for dim in dims_in_a_row):
         return
     terms, result = terms_of(node.attributes.get_string("equation", "")) or ([], "")
     sizes: dict[str, list[list[Dim]]] = {}
-    for label, dim in zip("".join(terms), itertools.chain(*shapes)):
+    for label, dim in zip("".join(terms), dims_in_a_row):
         sizes.setdefault(label, []).append([dim])
-    dims = [broadcast(context, sizes[label]) for label in result] if terms else [None] * len(out.shape)
+    known = all(value.shape is not None for value in operands) and sizes.keys() >= set(result) and terms
+    dims = [broadcast(context, sizes[label]) for label in result] if known else [None] * len(out.shape)
     out.shape = ir.Shape([context.new_symbolic_dim() if dim is None else dim[0] for dim in dims])
 
 

@@ -79,8 +79,8 @@ def _change_keepdims(node: ir.Node, rw: Rewriter, keepdims: int, rule: str) -> b
     if len(total.uses()) > 1 or total.is_graph_output() or reduction.graph is not node.graph:
         return rw.reject(rule, "the reduction is needed elsewhere, or in another graph")
     axes = (view.attr("axis"),) if reduction.op_type in _EXTREMES else view.ints("axes")
-    if axes is RUNTIME or source.shape is None:
-        return rw.reject(rule, "the axes or the rank are not known")
+    if axes is RUNTIME or not source.shape:
+        return rw.reject(rule, "the axes or the rank are not known, or there are none")
     rank = len(source.shape)
     if not axes:
         if "noop_with_empty_axes" in reduction.attributes:

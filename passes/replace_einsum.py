@@ -80,7 +80,7 @@ def _permutation(node: ir.Node, terms: list[str], result: str, rw: Rewriter) -> 
 
 
 def _product(node: ir.Node, terms: list[str], result: str, rw: Rewriter) -> ir.Node | None:
-    """One letter is summed over, each operand has one of its own, and the others come first: in both, or in one."""
+    """One letter is summed over; each operand has one of its own, behind all the others or the last of them."""
     if len(terms) != 2 or len(result) < 2:
         return None
     a, b = terms
@@ -89,11 +89,11 @@ def _product(node: ir.Node, terms: list[str], result: str, rw: Rewriter) -> ir.N
     if not k or others:
         return None
     first, second = node.inputs[:2]
-    matrices = (shared + k + j, k + j)  # one for each of the shared dims, or the same for all
-    if a == shared + i + k and b in matrices:
-        return rw.op("MatMul", first, second, at=node)
-    if b == shared + i + k and a in matrices:
-        return rw.op("MatMul", second, first, at=node)
+    if shared in (a[:-2], b[:-2]) and shared.endswith(a[:-2]) and shared.endswith(b[:-2]):
+        if (a[-2:], b[-2:]) == (i + k, k + j):
+            return rw.op("MatMul", first, second, at=node)
+        if (b[-2:], a[-2:]) == (i + k, k + j):
+            return rw.op("MatMul", second, first, at=node)
     if shared or node.outputs[0].dtype not in FLOATS:
         return None
     if i in b:

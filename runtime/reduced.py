@@ -57,7 +57,7 @@ def reduce(model: ir.Model, form: Form) -> ir.Model:
     complete = model.clone()
     ir.external_data.load_to_model(complete)
     ir.passes.common.InlinePass()(complete)  # the tools know no functions
-    _by_nodes(complete)
+    _outputs_by_nodes(complete)
     Interface.of(model).record(complete)
     proto = to_proto(complete)
     try:
@@ -73,16 +73,19 @@ def reduce(model: ir.Model, form: Form) -> ir.Model:
     return result
 
 
-def _by_nodes(model: ir.Model) -> None:
+def _outputs_by_nodes(model: ir.Model) -> None:
     """Let an Identity hand out each weight that is an output: the tool casts outputs under the weight's own name."""
     rw = Rewriter(model)
+    handed: dict[ir.Value, ir.Value] = {}
     for i, value in enumerate(model.graph.outputs):
-        if value.is_initializer():
+        if value.is_initializer() and value not in handed:
             name = value.name
             value.name = rw.unique_name(f"{name}_weight")
             out = ir.Value(name=name, type=value.type, shape=value.shape)
             model.graph.append(ir.Node("", "Identity", [value], outputs=[out]))
-            model.graph.outputs[i] = out
+            handed[value] = out
+        if value in handed:
+            model.graph.outputs[i] = handed[value]
 
 
 def _keep(model: ir.Model, result: ir.Model, form: Form) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 def assert_linear(prepare: Callable[[int], Callable[[], object]], few: int, *, times: int = 4) -> None:
     """Asserts that what `prepare(few * times)` returns takes about `times` as long as what `prepare(few)` does.
 
-    The limit is times ** 1.5, halfway between linear and quadratic, which no noise reaches: what the figure is to a
-    tenth, `pfvm bench` measures. CPU seconds of this process without the collector, the least of calls in turns, since
-    a busy machine slows both.
+    The limit is times ** 1.5, halfway between linear and quadratic, so that a busy machine does not reach it: what the
+    figure is to a tenth, `pfvm bench` measures. CPU seconds of this process without the collector, the least of calls
+    in turns.
     """
     seconds(prepare(max(few // 10, 1)))  # imports, caches
     small, large = (min(each) for each in zip(*((seconds(prepare(n)) for n in (few, few * times)) for _ in range(3))))

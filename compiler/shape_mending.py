@@ -6,7 +6,6 @@ Facts that hold on one path only (a branch, a first iteration) or for one size o
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -14,15 +13,13 @@ import onnx_ir as ir
 import onnx_shape_inference as osi
 from pfvm.passes.dims import Dim
 from pfvm.passes.effects import bodies
-from pfvm.passes.numpy_ops import sliced
+from pfvm.passes.numpy_ops import TO_THE_END, sliced
 from pfvm.passes.replace_einsum import terms_of
 from pfvm.passes.view import View, constant_tensor
 
 from . import contrib_mending
 from .plain_shapes import broadcast, product
 
-_TO_THE_END = 2**31 - 1
-"""Slice ends from here on mean "to the end": exporters write INT32_MAX or INT64_MAX."""
 _BROADCASTING = """Add Sub Mul Div Pow Mod And Or Xor BitwiseAnd BitwiseOr BitwiseXor BitShift Equal Less LessOrEqual
 Greater GreaterOrEqual Max Min Mean Sum Where"""
 
@@ -122,7 +119,7 @@ def _mend_expand(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
 def _mend_einsum(context: osi.ShapeInferenceContext, node: ir.Node) -> None:
     """A label of size 1 broadcasts; the library takes the first operand's size."""
     out, operands = node.outputs[0], [value for value in node.inputs if value is not None]
-    dims_in_a_row = list(itertools.chain(*(value.shape or () for value in operands)))
+    dims_in_a_row = [dim for value in operands for dim in value.shape or ()]
     if out.shape is None or all(isinstance(dim, int) and dim != 1 for dim in dims_in_a_row):
         return
     terms, result = terms_of(node.attributes.get_string("equation", "")) or ([], "")
@@ -222,8 +219,8 @@ def _cut_dim(context: osi.ShapeInferenceContext, size: Dim, cut: tuple[Dim, Dim,
     if isinstance(start, int) and isinstance(end, int):
         if isinstance(size, int):
             return len(sliced(size, start, end, step)) if step else size
-        forward = start == 0 and end >= _TO_THE_END and step == 1
-        backward = start == -1 and end <= -_TO_THE_END and step == -1
+        forward = start == 0 and end >= TO_THE_END and step == 1
+        backward = start == -1 and end <= -TO_THE_END and step == -1
         return size if forward or backward else context.new_symbolic_dim()
     positive = isinstance(start, int) and start >= 0 and step > 0
     follows = positive and isinstance(end, ir.SymbolicDim) and end.value is not None and "-" not in end.value

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from . import uniform
 from .dims import may_be_same, same_dim, same_dims
 from .matching import either_way
-from .numpy_ops import sliced
+from .numpy_ops import TO_THE_END, sliced
 from .rewriter import Rewriter
 from .rules import apply_rules, forward, rule, rules_in
 from .view import RUNTIME, constant
@@ -115,7 +115,7 @@ def slice_everything(node: ir.Node, rw: Rewriter) -> bool:
     for axis, start, end, step in cuts:
         if step != 1:
             return False
-        if start == 0 and end >= 2**31 - 1:
+        if start == 0 and end >= TO_THE_END:
             continue
         dim = (
             source.shape[axis] if source.shape is not None and -len(source.shape) <= axis < len(source.shape) else None

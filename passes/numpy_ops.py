@@ -64,7 +64,8 @@ def _slice(view: View, x: Operands) -> np.ndarray:
     return data
 
 
-_NO_END = (2**31 - 1, 2**63 - 1)
+TO_THE_END = 2**31 - 1
+"""Slice ends from here on mean "to the end": exporters write INT32_MAX or INT64_MAX."""
 
 
 def sliced(size: int, start: int, end: int, step: int) -> range:
@@ -72,7 +73,7 @@ def sliced(size: int, start: int, end: int, step: int) -> range:
 
     An end at INT_MAX is Python's None in both directions: backwards, ONNX Runtime goes on to the first element.
     """
-    if step < 0 and end in _NO_END:
+    if step < 0 and end in (TO_THE_END, 2**63 - 1):
         end = -size - 1
     low, high = (0, size) if step > 0 else (-1, size - 1)
     start = min(max(start + size if start < 0 else start, max(low, 0)), high)

@@ -89,15 +89,13 @@ def _product(node: ir.Node, terms: list[str], result: str, rw: Rewriter) -> ir.N
     if not k or others:
         return None
     first, second = node.inputs[:2]
-    if shared in (a[:-2], b[:-2]) and shared.endswith(a[:-2]) and shared.endswith(b[:-2]):
-        if (a[-2:], b[-2:]) == (i + k, k + j):
-            return rw.op("MatMul", first, second, at=node)
-        if (b[-2:], a[-2:]) == (i + k, k + j):
-            return rw.op("MatMul", second, first, at=node)
-    if shared or node.outputs[0].dtype not in FLOATS:
-        return None
     if i in b:
         (a, b), (first, second) = (b, a), (second, first)
+    leading = a[:-2], b[:-2]
+    if (a[-2:], b[-2:]) == (i + k, k + j) and shared in leading and all(map(shared.endswith, leading)):
+        return rw.op("MatMul", first, second, at=node)
+    if shared or node.outputs[0].dtype not in FLOATS:
+        return None
     if set(a) != {i, k} or set(b) != {k, j}:
         return None
     return rw.op("Gemm", first, second, at=node, transA=int(a[0] == k), transB=int(b[0] == j))

@@ -190,7 +190,7 @@ def test_other_results_are_pointed_out(model: Path) -> None:
         ("x = 1", "net.py has no function 'build'"),
         ("import os, signal\ndef build():\n    os.kill(os.getpid(), signal.SIGSEGV)", "ended by signal SIGSEGV"),
         ("import os, sys\ndef build():\n    print('bye', file=sys.stderr)\n    os._exit(3)", "ended with code 3: bye"),
-        ("import time\ndef build():\n    time.sleep(600)", "no answer within 5 s"),
+        ("import time\ndef build():\n    time.sleep(60)", "no answer within 5 s"),
         (
             "n = [0]\ndef f(p, x):\n    n[0] += 1\n    assert n[0] < 20, 'tired'\ndef build():\n    return f, 1, 2",
             "tired",
@@ -203,11 +203,12 @@ def test_a_failing_candidate_is_named_and_the_others_go_on(
     pytest.importorskip("jax")
     name = f"jax:{net(tmp_path, body)}"
     out = tmp_path / "b.json"
-    timeout = 5.0 if "no answer" in message else 60.0  # a busy machine takes seconds to import jax
+    # A busy machine takes seconds to import jax.
+    timeout, longest = (5.0, 30) if "no answer" in message else (60.0, 300)
+    start = time.monotonic()
     with pytest.raises(PfvmError, match=r"bench: 1 candidate\(s\) failed"):
-        start = time.monotonic()
         bench(Request([model], ["pfvm:cpu"], [name], out, timeout=timeout, **QUICK))
-    assert time.monotonic() - start < 300
+    assert time.monotonic() - start < longest
     good, bad = json.loads(out.read_text())["models"][0]["results"]
     assert good["error"] is None and len(good["rounds_seconds"]) == 5
     assert bad["error"].startswith(name)
